@@ -1,0 +1,22 @@
+"""Part 1, the scheduler: which request runs next. Pure Python, no torch.
+
+Read in this order: `sequence.py` (one request), `block_manager.py` (who owns which KV block), `scheduler.py` (the two
+deques and the decisions).
+"""
+
+from nanovllm.scheduler.block_manager import Block, BlockManager
+from nanovllm.scheduler.scheduler import Decision, DecisionKind, Schedule, Scheduler
+from nanovllm.scheduler.sequence import FinishReason, ScheduledSlice, Sequence, SequenceStatus
+
+__all__ = [
+    "Block",
+    "BlockManager",
+    "Decision",
+    "DecisionKind",
+    "FinishReason",
+    "Schedule",
+    "ScheduledSlice",
+    "Scheduler",
+    "Sequence",
+    "SequenceStatus",
+]

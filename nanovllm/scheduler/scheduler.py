@@ -1,0 +1,292 @@
+"""The two deques and the decisions: which sequences run in the next step, and what happens to them after it."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from nanovllm.errors import RequestError
+from nanovllm.scheduler.block_manager import AllocationPlan, BlockManager
+from nanovllm.scheduler.sequence import FinishReason, Sequence, SequenceStatus
+
+
+class DecisionKind(Enum):
+    """What the scheduler decided about a sequence (or, for DECODE, about all running ones)."""
+
+    ADMIT = "admit"
+    CONTINUE = "continue"
+    DEFER = "defer"
+    DECODE = "decode"
+    PREEMPT = "preempt"
+    FINISH = "finish"
+    ABORT = "abort"
+
+
+_REASONS = {
+    DecisionKind.ADMIT: "request {seq_id} admitted: {tokens} of {needed} tokens to compute, {hit} found in the prefix "
+    "cache, {blocks} blocks held",
+    DecisionKind.CONTINUE: "request {seq_id} continues its prefill: {tokens} of {needed} remaining tokens",
+    DecisionKind.DEFER: "request {seq_id} not admitted: {why}",
+    DecisionKind.DECODE: "{count} running requests decode one token each: {why}",
+    DecisionKind.PREEMPT: "request {seq_id} preempted: request {by} needs a block and 0 are free; its {blocks} blocks "
+    "are released and its {tokens} tokens wait at the head of the queue",
+    DecisionKind.FINISH: "request {seq_id} finished ({why}) after {tokens} completion tokens",
+    DecisionKind.ABORT: "request {seq_id} cancelled while {why}",
+}
+
+
+@dataclass(slots=True)
+class Decision:
+    """One decision with the numbers that led to it; `reason` puts them into words (only when somebody reads it)."""
+
+    kind: DecisionKind
+    seq_id: int | None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        return _REASONS[self.kind].format(seq_id=self.seq_id, **self.facts)
+
+
+class Schedule(NamedTuple):
+    """The batch of one step, all prefill or all decode; `seqs` is empty when nothing can run."""
+
+    seqs: list[Sequence]
+    is_prefill: bool
+
+
+class Scheduler:
+    """Prefill first: a step runs waiting requests while budgets and blocks allow, and decodes only if it found none.
+
+    max_num_seqs bounds the requests that hold blocks (running, plus one whose prefill is under way).
+    max_num_batched_tokens bounds the tokens of a prefill step; a longer prompt is computed in chunks. A decode step
+    takes one token of each running request, so max_num_seqs bounds it already.
+    max_model_len ends a request whose prompt and completion reach it.
+    """
+
+    def __init__(
+        self,
+        block_manager: BlockManager,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        eos_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self.block_manager = block_manager
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_model_len = max_model_len
+        self.eos_token_ids = eos_token_ids
+        self.waiting: deque[Sequence] = deque()
+        self.running: deque[Sequence] = deque()  # oldest admission first
+        self.sequences: dict[int, Sequence] = {}  # every unfinished one, by id
+        self.decisions: list[Decision] = []  # of the current step; `schedule` starts a new list
+
+    # --- requests come and go ---------------------------------------------------------------------------------------
+
+    def check_fits(self, num_prompt_tokens: int, max_tokens: int) -> None:
+        """Raise RequestError unless such a request can finish in this pool when it runs alone."""
+        if num_prompt_tokens >= self.max_model_len:
+            raise RequestError(
+                f"prompt of {num_prompt_tokens:,} tokens leaves no room for a completion in max_model_len "
+                f"{self.max_model_len:,}: shorten it or raise max_model_len"
+            )
+        # The last sampled token is returned but never fed in, so it needs no slot.
+        longest = min(num_prompt_tokens + max_tokens, self.max_model_len) - 1
+        needed, total = self.block_manager.blocks_for(longest), self.block_manager.num_blocks
+        if needed > total:
+            raise RequestError(
+                f"a prompt of {num_prompt_tokens:,} tokens with max_tokens {max_tokens:,} needs up to {needed:,} KV "
+                f"blocks of {self.block_manager.block_size} tokens and the whole pool has {total:,}: shorten the prompt, "
+                "lower max_tokens or give the engine more KV blocks"
+            )
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a request. Raises RequestError, with nothing changed, if it could never finish."""
+        self.check_fits(seq.num_prompt_tokens, seq.sampling_params.max_tokens)
+        self.waiting.append(seq)
+        self.sequences[seq.seq_id] = seq
+
+    def abort(self, seq_id: int) -> bool:
+        """Cancel a request in any state; False if it is unknown or has finished (then nothing changes)."""
+        seq = self.sequences.get(seq_id)
+        if seq is None:
+            return False
+        (self.waiting if seq.status is SequenceStatus.WAITING else self.running).remove(seq)
+        self._note(DecisionKind.ABORT, seq, why=seq.status.value)
+        self._finish(seq, FinishReason.ABORT)
+        return True
+
+    def is_finished(self) -> bool:
+        """True when no request is waiting or running."""
+        return not self.waiting and not self.running
+
+    # --- one step ---------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> Schedule:
+        """Choose the next batch, reserve its blocks, and note why. Empty only when there is nothing to run."""
+        self.decisions = []
+        seqs = self._schedule_prefill()
+        if seqs:
+            return Schedule(seqs, True)
+        return Schedule(self._schedule_decode(), False)
+
+    def _schedule_prefill(self) -> list[Sequence]:
+        """Take waiting requests in order until a budget or the blocks run out; the last one may be a partial chunk."""
+        scheduled: list[Sequence] = []
+        budget = self.max_num_batched_tokens
+        while self.waiting and budget > 0:
+            seq = self.waiting[0]
+            if len(self.running) >= self.max_num_seqs:
+                limit = f"{len(self.running)} requests run and max_num_seqs is {self.max_num_seqs}"
+                self._note(DecisionKind.DEFER, seq, why=limit)
+                break
+            if seq.block_table:
+                kind = DecisionKind.CONTINUE
+            else:
+                plan = self.block_manager.plan(seq)
+                if plan.missing:
+                    self._note_lack_of_blocks(seq, plan)
+                    break
+                self._admit(seq, plan)
+                kind = DecisionKind.ADMIT
+            # Sized after the prefix match: a hit shortens what is left to compute.
+            needed = seq.num_tokens - seq.num_cached_tokens
+            seq.num_scheduled_tokens = min(needed, budget)
+            budget -= seq.num_scheduled_tokens
+            scheduled.append(seq)
+            self._note(
+                kind,
+                seq,
+                tokens=seq.num_scheduled_tokens,
+                needed=needed,
+                hit=seq.num_prefix_tokens,
+                blocks=len(seq.block_table),
+            )
+            if seq.num_scheduled_tokens < needed:
+                break  # a partial chunk used up the budget; it stays at the head of the queue, holding its blocks
+            self.waiting.popleft()
+            seq.status = SequenceStatus.RUNNING
+            self.running.append(seq)
+        return scheduled
+
+    def _admit(self, seq: Sequence, plan: AllocationPlan) -> None:
+        """Give a waiting request its blocks, and count what preemption made it compute again."""
+        lost = seq.num_recomputed_tokens
+        self.block_manager.allocate(seq, plan)
+        if seq.num_preemptions:
+            computed_before = seq.num_tokens - 1
+            seq.num_recomputed_tokens = lost + max(0, computed_before - seq.num_cached_tokens)
+
+    def _note_lack_of_blocks(self, seq: Sequence, plan: AllocationPlan) -> None:
+        why = f"needs {plan.num_new_blocks} blocks, {plan.num_free_blocks} free"
+        if plan.cached_block_ids:
+            why += f" ({len(plan.cached_block_ids)} more come from the prefix cache)"
+        self._note(DecisionKind.DEFER, seq, why=why)
+
+    def _schedule_decode(self) -> list[Sequence]:
+        """One token for each running request, oldest first; the youngest give way when blocks run out."""
+        manager = self.block_manager
+        scheduled: list[Sequence] = []
+        pending = self.running
+        while pending:
+            seq = pending.popleft()
+            while not manager.can_append(seq):
+                victim = pending.pop() if pending else seq
+                self._preempt(victim, by=seq)
+                if victim is seq:
+                    break
+            else:
+                manager.append(seq)
+                seq.num_scheduled_tokens = 1
+                scheduled.append(seq)
+        self.running = deque(scheduled)
+        if scheduled:
+            why = "the request at the head of the queue must wait" if self.waiting else "nothing is waiting"
+            self.decisions.append(Decision(DecisionKind.DECODE, None, {"count": len(scheduled), "why": why}))
+        return scheduled
+
+    def _preempt(self, seq: Sequence, by: Sequence) -> None:
+        """Release the blocks of `seq` and put it back at the head of the queue, to be recomputed later."""
+        facts = {"by": by.seq_id, "blocks": len(seq.block_table), "tokens": seq.num_tokens}
+        self._note(DecisionKind.PREEMPT, seq, **facts)
+        seq.status = SequenceStatus.WAITING
+        seq.num_preemptions += 1
+        self.block_manager.deallocate(seq)
+        self.waiting.appendleft(seq)
+
+    def postprocess(self, seqs: list[Sequence], token_ids: list[int | None], is_prefill: bool) -> None:
+        """Book the step that just ran: publish full blocks, append sampled tokens, end what is done.
+
+        token_ids: one entry a sequence; None where the step computed a prompt chunk that does not reach the end yet.
+        """
+        finished = False
+        for seq, token_id in zip(seqs, token_ids, strict=True):
+            if seq.is_finished:  # cancelled while the step ran
+                continue
+            before = seq.num_cached_tokens
+            seq.num_cached_tokens += seq.num_scheduled_tokens
+            seq.num_scheduled_tokens = 0
+            self.block_manager.publish(seq, before)
+            if token_id is None:
+                continue
+            seq.append_token(token_id)
+            reason = self._finish_reason(seq, token_id)
+            if reason is not None:
+                self._note(DecisionKind.FINISH, seq, why=reason.value, tokens=seq.num_completion_tokens)
+                self._finish(seq, reason)
+                finished = True
+        if finished:  # one pass, not one removal each
+            self.running = deque(s for s in self.running if not s.is_finished)
+
+    def rollback(self, schedule: Schedule) -> None:
+        """Undo `schedule` after its step failed: the same requests can be scheduled again, nobody else is touched.
+
+        A prefill's requests return to the head of the queue in their old order and give their blocks back, since
+        nobody knows which K/V were written; nothing of them was published. A decode's merely lose the step.
+        """
+        for seq in reversed(schedule.seqs):
+            if seq.is_finished:
+                continue
+            seq.num_scheduled_tokens = 0
+            if schedule.is_prefill:
+                (self.waiting if seq.status is SequenceStatus.WAITING else self.running).remove(seq)
+                seq.status = SequenceStatus.WAITING
+                self.block_manager.deallocate(seq)
+                self.waiting.appendleft(seq)
+
+    def _finish_reason(self, seq: Sequence, token_id: int) -> FinishReason | None:
+        params = seq.sampling_params
+        if token_id in params.stop_token_ids or (not params.ignore_eos and token_id in self.eos_token_ids):
+            return FinishReason.STOP
+        if seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
+            return FinishReason.LENGTH
+        return None
+
+    def _finish(self, seq: Sequence, reason: FinishReason) -> None:
+        seq.status = SequenceStatus.FINISHED
+        seq.finish_reason = reason
+        seq.num_scheduled_tokens = 0
+        del self.sequences[seq.seq_id]
+        self.block_manager.deallocate(seq)
+
+    def _note(self, kind: DecisionKind, seq: Sequence, **facts: Any) -> None:
+        self.decisions.append(Decision(kind, seq.seq_id, facts))
+
+    # --- looking inside ---------------------------------------------------------------------------------------------
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when deques, limits, block ownership or the free list contradict each other."""
+        assert len(self.waiting) + len(self.running) == len(self.sequences), "a sequence is in both deques or in none"
+        holders = [s for s in self.sequences.values() if s.block_table]
+        assert len(holders) <= self.max_num_seqs, f"{len(holders)} requests hold blocks, limit {self.max_num_seqs}"
+        self.block_manager.check_integrity(holders)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as plain values, for traces, tests, views and error messages."""
+        return {
+            "waiting": [s.seq_id for s in self.waiting],
+            "running": [s.seq_id for s in self.running],
+            "sequences": {s.seq_id: s.snapshot() for s in self.sequences.values()},
+            "decisions": [{"kind": d.kind.value, "seq_id": d.seq_id, "reason": d.reason} for d in self.decisions],
+        }
