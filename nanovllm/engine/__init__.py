@@ -1,0 +1,5 @@
+"""Part 4, the whole engine: startup, step(), generate().
+
+Read in this order: `llm_engine.py` (one step), `llm.py` (generate and chat), `startup.py` (the order of construction),
+`outputs.py` and `metrics.py` (what comes back).
+"""

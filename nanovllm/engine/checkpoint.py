@@ -1,0 +1,57 @@
+"""Where a checkpoint's files are: a shipped one, a local folder, or the Hugging Face hub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nanovllm.assets import checkpoint_path
+from nanovllm.errors import CheckpointError
+
+CHECKPOINTS = ("qwen3-tiny",)  # shipped with the package
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
+
+
+def resolve_checkpoint(model: str) -> Path:
+    """The local folder of `model`. Raises CheckpointError when it is neither a folder nor to be had from the hub."""
+    if model in CHECKPOINTS:
+        return checkpoint_path(model)
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    shipped = ", ".join(map(repr, CHECKPOINTS))
+    looks_like_hub_id = model.count("/") == 1 and not model.startswith((".", "/", "~"))
+    if not looks_like_hub_id:
+        raise CheckpointError(
+            f"no checkpoint {model!r}: it is no folder here, no hub id (owner/name), and not shipped ({shipped} is)"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=_FILES))
+    except Exception as e:  # the hub client raises many kinds: offline, unknown, gated
+        raise CheckpointError(
+            f"cannot get {model!r} from the Hugging Face hub ({type(e).__name__}: {e}); pass a local folder, or "
+            f"{shipped}, which is shipped"
+        ) from e
+
+
+def eos_token_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
+    """The ids that end a completion: generation_config.json's, else config.json's, and always the tokenizer's own."""
+    found: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.exists() else None
+        if value is not None:
+            found += value if isinstance(value, list) else [value]
+            break
+    own = getattr(tokenizer, "eos_token_id", None)
+    return frozenset(found if own is None else [*found, own])
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The checkpoint's tokenizer, or None when the folder has none (then prompts must be token ids)."""
+    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder))

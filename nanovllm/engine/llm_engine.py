@@ -1,0 +1,173 @@
+"""The engine: it owns every request's state, and `step` is its definition."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nanovllm.config import EngineConfig
+from nanovllm.engine.checkpoint import eos_token_ids, load_tokenizer, resolve_checkpoint
+from nanovllm.engine.metrics import RequestMetrics
+from nanovllm.engine.outputs import RequestOutput, StepOutput
+from nanovllm.engine.requests import Prompt, check_prompt
+from nanovllm.engine.startup import affordable_blocks, build_runner, make_plan
+from nanovllm.errors import NanoVLLMError, RequestError
+from nanovllm.paged_kv.batch import SamplingInputs
+from nanovllm.qwen3.parallel import TensorParallelGroup
+from nanovllm.sampling_params import SamplingParams
+from nanovllm.scheduler import BlockManager, Schedule, Scheduler, Sequence
+
+
+class LLMEngine:
+    """Requests in, tokens out, one step at a time. `LLM` adds generate() and chat().
+
+    model and limits: see `EngineConfig`. Raises ConfigError, CheckpointError, BackendError or MemoryBudgetError.
+    on_event: called with "begin", "schedule", "run", "postprocess", "end" during a step; None costs nothing.
+    """
+
+    def __init__(self, model: str, **limits: Any) -> None:
+        self.config = EngineConfig.from_limits(model, **limits)
+        folder = resolve_checkpoint(self.config.model)
+        self.plan = make_plan(self.config, folder)
+        self.model_runner = build_runner(self.plan, TensorParallelGroup())
+        num_blocks = affordable_blocks(self.plan, self.model_runner)
+        self.model_runner.allocate(num_blocks)
+        self.tokenizer = None if self.config.skip_tokenizer_init else load_tokenizer(folder)
+        self.scheduler = Scheduler(
+            BlockManager(num_blocks, self.config.kvcache_block_size),
+            max_num_seqs=self.config.max_num_seqs,
+            max_num_batched_tokens=self.config.max_num_batched_tokens,
+            max_model_len=self.plan.max_model_len,
+            eos_token_ids=eos_token_ids(folder, self.tokenizer),
+        )
+        self.on_event: Callable[[str], None] | None = None
+        self._seeds = random.Random(self.config.seed)
+        self._next_request_id = 0
+        self._prompts: dict[int, str | None] = {}
+        self._metrics: dict[int, RequestMetrics] = {}
+        self.uncollected: dict[int, RequestOutput] = {}  # finished during a generate() that did not ask for them
+        self._closed = False
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:
+        """Queue a prompt (text or token ids) and return its request id. Raises RequestError with nothing changed."""
+        token_ids, params = self.check_request(prompt, sampling_params)
+        return self._enqueue(prompt, token_ids, params)
+
+    def check_request(self, prompt: Prompt, sampling_params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
+        """The token ids and sampling parameters of a request that could run, or RequestError saying why not."""
+        self._check_open()
+        params = SamplingParams() if sampling_params is None else sampling_params
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"sampling_params must be a SamplingParams, not {type(params).__name__}")
+        token_ids = check_prompt(prompt, self.tokenizer, self.plan.model_config.vocab_size)
+        self.scheduler.check_fits(len(token_ids), params.max_tokens)
+        return token_ids, params
+
+    def _enqueue(self, prompt: Prompt, token_ids: list[int], params: SamplingParams) -> int:
+        request_id = self._next_request_id
+        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
+        self.scheduler.add(Sequence(request_id, token_ids, params, self.config.kvcache_block_size, seed))
+        self._next_request_id += 1
+        self._prompts[request_id] = prompt if isinstance(prompt, str) else None
+        self._metrics[request_id] = RequestMetrics(time.perf_counter(), num_prompt_tokens=len(token_ids))
+        return request_id
+
+    def abort(self, request_id: int) -> RequestOutput | None:
+        """Cancel a request in any state and return what it had; None if it is unknown or has finished already."""
+        seq = self.scheduler.sequences.get(request_id)
+        if seq is None:
+            return None
+        self.scheduler.abort(request_id)
+        return self._finish(seq)
+
+    def is_finished(self) -> bool:
+        """True when no request is waiting or running."""
+        return self.scheduler.is_finished()
+
+    # --- one step ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> StepOutput:
+        """Schedule, run, postprocess. If the run fails the schedule is undone, so that no request is lost."""
+        self._check_open()
+        self._event("begin")
+        self._event("schedule")
+        schedule = self.scheduler.schedule()
+        self._event("run")
+        try:
+            token_ids = self._run(schedule)
+        except BaseException:
+            self.scheduler.rollback(schedule)
+            raise
+        self._event("postprocess")
+        num_tokens = sum(seq.num_scheduled_tokens for seq in schedule.seqs)
+        self.scheduler.postprocess(schedule.seqs, token_ids, schedule.is_prefill)
+        output = StepOutput(schedule.is_prefill, len(schedule.seqs), num_tokens)
+        self._collect(schedule, token_ids, output)
+        self._event("end")
+        return output
+
+    def _run(self, schedule: Schedule) -> list[int | None]:
+        """The forward pass of every rank; the sampled ids come from rank 0."""
+        if not schedule.seqs:
+            return []
+        slices = [seq.scheduled_slice() for seq in schedule.seqs]
+        sampled = [seq for seq, s in zip(schedule.seqs, slices, strict=True) if s.needs_token]
+        return self.model_runner.run(slices, schedule.is_prefill, SamplingInputs.of(sampled))
+
+    def _collect(self, schedule: Schedule, token_ids: list[int | None], output: StepOutput) -> None:
+        """Note the new tokens and build the outputs of requests that this step finished."""
+        now = time.perf_counter()
+        for seq, token_id in zip(schedule.seqs, token_ids, strict=True):
+            if token_id is None or seq.seq_id not in self._metrics:
+                continue
+            output.new_tokens.append((seq.seq_id, token_id))
+            if schedule.is_prefill and self._metrics[seq.seq_id].first_token_time is None:
+                self._metrics[seq.seq_id].first_token_time = now
+            if seq.is_finished:
+                output.finished.append(self._finish(seq))
+
+    def _finish(self, seq: Sequence) -> RequestOutput:
+        """Turn a finished sequence into its output and forget it."""
+        metrics = self._metrics.pop(seq.seq_id)
+        metrics.finish_time = time.perf_counter()
+        metrics.num_completion_tokens = seq.num_completion_tokens
+        metrics.num_prefix_tokens = seq.num_prefix_tokens
+        metrics.num_preemptions = seq.num_preemptions
+        metrics.num_recomputed_tokens = seq.num_recomputed_tokens
+        token_ids = seq.completion_token_ids
+        assert seq.finish_reason is not None
+        return RequestOutput(
+            request_id=seq.seq_id,
+            prompt=self._prompts.pop(seq.seq_id),
+            prompt_token_ids=seq.token_ids[: seq.num_prompt_tokens],
+            text=self.tokenizer.decode(token_ids, skip_special_tokens=True) if self.tokenizer else "",
+            token_ids=token_ids,
+            finish_reason=seq.finish_reason.value,
+            metrics=metrics,
+        )
+
+    def _event(self, name: str) -> None:
+        if self.on_event is not None:
+            self.on_event(name)
+
+    # --- lifetime ---------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NanoVLLMError("this engine is closed: build a new one")
+
+    def exit(self) -> None:
+        """Give back the memory. Doing it twice is harmless; the engine cannot be used afterwards."""
+        if not self._closed:
+            self._closed = True
+            self.model_runner.close()
+
+    close = exit
+
+    def __enter__(self) -> "LLMEngine":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.exit()

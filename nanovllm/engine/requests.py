@@ -1,0 +1,61 @@
+"""What counts as a prompt, and the sentences for what does not."""
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nanovllm.errors import RequestError
+from nanovllm.sampling_params import SamplingParams
+
+Prompt = str | Sequence[int]
+
+
+def check_prompt(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
+    """The prompt's token ids, or RequestError: empty, not integers, outside the vocabulary, text without tokenizer."""
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise RequestError("this engine has no tokenizer: pass the prompt as a list of token ids")
+        token_ids = list(tokenizer.encode(prompt))
+    else:
+        token_ids = _integers(prompt)
+    if not token_ids:
+        raise RequestError("the prompt is empty: it needs at least one token to predict from")
+    low, high = min(token_ids), max(token_ids)
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        raise RequestError(f"token id {wrong} is outside the vocabulary of {vocab_size:,}: ids are 0 to {vocab_size - 1:,}")
+    return token_ids
+
+
+def _integers(prompt: Any) -> list[int]:
+    if isinstance(prompt, bytes | dict) or not isinstance(prompt, Iterable):
+        raise RequestError(f"a prompt must be text or a list of token ids, not {type(prompt).__name__}")
+    token_ids = []
+    for position, item in enumerate(prompt):
+        try:
+            if isinstance(item, bool):
+                raise TypeError
+            token_ids.append(operator.index(item))
+        except TypeError:
+            raise RequestError(
+                f"a prompt's token ids must be integers; number {position} is {item!r} ({type(item).__name__})"
+            ) from None
+    return token_ids
+
+
+def check_lists(prompts: Any, sampling_params: Any) -> tuple[list[Prompt], list[SamplingParams | None]]:
+    """Pair prompts with sampling parameters (one for all, or a list of the same length)."""
+    if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
+        raise RequestError(f"prompts must be a list, not {type(prompts).__name__}: for one prompt pass [prompt]")
+    prompts = list(prompts)
+    if prompts and all(isinstance(p, int) for p in prompts):
+        raise RequestError("prompts is a list of integers: for one prompt of token ids pass [token_ids]")
+    if sampling_params is None or isinstance(sampling_params, SamplingParams):
+        return prompts, [sampling_params] * len(prompts)
+    if isinstance(sampling_params, str) or not isinstance(sampling_params, Iterable):
+        kind = type(sampling_params).__name__
+        raise RequestError(f"sampling_params must be a SamplingParams or a list of them, not {kind}")
+    params = list(sampling_params)
+    if len(params) != len(prompts):
+        raise RequestError(f"{len(prompts)} prompts came with {len(params)} sampling parameters: pass one each, or one for all")
+    return prompts, params

@@ -1,0 +1,139 @@
+"""Batch preparation: from scheduled slices (token ids, block tables) to the flat tensors that the model reads.
+
+Host work is vectorised numpy. Each rank does it for itself from the same slices.
+"""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.scheduler.sequence import ScheduledSlice, Sequence
+
+
+@dataclass
+class HostBatch:
+    """One step's arrays in host memory; names and shapes as in `ForwardContext`. T tokens, B sequences."""
+
+    is_prefill: bool
+    input_ids: np.ndarray  # [T] int64
+    positions: np.ndarray  # [T] int64
+    slot_mapping: np.ndarray  # [T] int64
+    context_lens: np.ndarray  # [B] int32
+    block_tables: np.ndarray | None  # [B, max_blocks] int32
+    cu_seqlens_q: np.ndarray | None = None  # [B + 1] int32
+    cu_seqlens_k: np.ndarray | None = None  # [B + 1] int32
+    max_seqlen_q: int = 1
+    max_seqlen_k: int = 1
+    last_token_rows: np.ndarray | None = None  # [num_logits] int64
+
+
+@dataclass
+class DeviceBatch:
+    """The same on the device: what the model's forward takes."""
+
+    input_ids: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    context: ForwardContext
+
+
+@dataclass
+class SamplingInputs:
+    """How to sample each row of logits; one entry for each sequence that gets a token in this step, in order."""
+
+    temperature: np.ndarray  # [n] float32
+    top_k: np.ndarray  # [n] int64, 0: all
+    top_p: np.ndarray  # [n] float32
+    seed: np.ndarray  # [n] int64
+    position: np.ndarray  # [n] int64, the index that the new token will have in its sequence
+
+    @classmethod
+    def of(cls, seqs: Seq[Sequence]) -> "SamplingInputs":
+        """Collect them for `seqs` (only those whose last known token is in the step)."""
+        params = [s.sampling_params for s in seqs]
+        return cls(
+            temperature=np.array([p.temperature for p in params], np.float32),
+            top_k=np.array([p.top_k for p in params], np.int64),
+            top_p=np.array([p.top_p for p in params], np.float32),
+            seed=np.array([s.seed for s in seqs], np.int64),
+            position=np.array([s.num_tokens for s in seqs], np.int64),
+        )
+
+
+def pad_block_tables(tables: Seq[list[int]], widths: np.ndarray) -> np.ndarray:
+    """[B, max(widths)] int32: row i holds the first widths[i] entries of tables[i], then zeros."""
+    padded = np.zeros((len(tables), int(widths.max())), np.int32)
+    inside = np.arange(padded.shape[1]) < widths[:, None]
+    padded[inside] = np.concatenate([t[:w] for t, w in zip(tables, widths.tolist(), strict=True)])
+    return padded
+
+
+def slots_of(block_tables: np.ndarray, rows: np.ndarray, positions: np.ndarray, block_size: int) -> np.ndarray:
+    """[T] int64: the cache slot of each (row, position): physical block x block_size + offset in the block."""
+    blocks = block_tables[rows, positions // block_size].astype(np.int64)
+    return blocks * block_size + positions % block_size
+
+
+def prepare_prefill(slices: Seq[ScheduledSlice], block_size: int) -> HostBatch:
+    """Pack the not-yet-cached prompt slices of B sequences behind each other into T rows.
+
+    Keys end where the chunk ends, not where the prompt does: context_lens = start + chunk length.
+    """
+    starts = np.array([s.start for s in slices], np.int64)
+    q_lens = np.array([len(s.token_ids) for s in slices], np.int64)
+    ends = starts + q_lens
+    cu_q = np.concatenate([[0], np.cumsum(q_lens)])
+    cu_k = np.concatenate([[0], np.cumsum(ends)])
+    rows = np.repeat(np.arange(len(slices)), q_lens)
+    positions = np.arange(cu_q[-1]) - (cu_q[:-1] - starts)[rows]
+    tables = pad_block_tables([s.block_table for s in slices], (ends + block_size - 1) // block_size)
+    needs_token = np.array([s.needs_token for s in slices], bool)
+    return HostBatch(
+        is_prefill=True,
+        input_ids=np.concatenate([np.asarray(s.token_ids, np.int64) for s in slices]),
+        positions=positions,
+        slot_mapping=slots_of(tables, rows, positions, block_size),
+        context_lens=ends.astype(np.int32),
+        block_tables=tables if starts.any() else None,
+        cu_seqlens_q=cu_q.astype(np.int32),
+        cu_seqlens_k=cu_k.astype(np.int32),
+        max_seqlen_q=int(q_lens.max()),
+        max_seqlen_k=int(ends.max()),
+        last_token_rows=cu_q[1:][needs_token] - 1,
+    )
+
+
+def prepare_decode(slices: Seq[ScheduledSlice], block_size: int) -> HostBatch:
+    """One row a sequence: its newest token, whose K/V go to the slot after the cached ones."""
+    positions = np.array([s.start for s in slices], np.int64)
+    ends = positions + 1
+    tables = pad_block_tables([s.block_table for s in slices], (ends + block_size - 1) // block_size)
+    return HostBatch(
+        is_prefill=False,
+        input_ids=np.array([s.token_ids[0] for s in slices], np.int64),
+        positions=positions,
+        slot_mapping=slots_of(tables, np.arange(len(slices)), positions, block_size),
+        context_lens=ends.astype(np.int32),
+        block_tables=tables,
+        max_seqlen_k=int(ends.max()),
+    )
+
+
+def prepare(slices: Seq[ScheduledSlice], is_prefill: bool, block_size: int) -> HostBatch:
+    """The arrays of one step."""
+    return (prepare_prefill if is_prefill else prepare_decode)(slices, block_size)
+
+
+def to_device(host: HostBatch, device: torch.device) -> DeviceBatch:
+    """Copy a step's arrays to the device (asynchronously from pinned memory on a GPU)."""
+    moved = {}
+    for f in fields(host):
+        value = getattr(host, f.name)
+        if isinstance(value, np.ndarray):
+            tensor = torch.from_numpy(value)
+            value = tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+        moved[f.name] = value
+    return DeviceBatch(moved.pop("input_ids"), moved.pop("positions"), ForwardContext(**moved))

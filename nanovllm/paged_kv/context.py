@@ -1,0 +1,56 @@
+"""What attention must know of a step, in one explicit object that travels through the model. There is no global."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ForwardContext:
+    """Step metadata. T tokens of B sequences; a step is all prefill or all decode.
+
+    is_prefill: packed variable-length rows (prefill), or exactly one row a sequence (decode).
+    slot_mapping: [T] int64, the cache slot that each token's K/V go to; -1 stores nothing (padding).
+    block_tables: [B, max_blocks] int32, physical block of each logical one; entries past a sequence's end are 0 and
+        never read. None in a prefill without cached prefix, which needs no cache read.
+    context_lens: [B] int32, keys each sequence attends to: its cached tokens plus those of this step.
+    cu_seqlens_q, cu_seqlens_k: [B + 1] int32, running sums of query and key lengths. Prefill only.
+    max_seqlen_q, max_seqlen_k: the longest of them, in tokens.
+    last_token_rows: [num_logits] int64, rows of the tokens whose logits are needed; None means all rows (decode).
+    """
+
+    is_prefill: bool
+    slot_mapping: Tensor
+    context_lens: Tensor
+    block_tables: Tensor | None = None
+    cu_seqlens_q: Tensor | None = None
+    cu_seqlens_k: Tensor | None = None
+    max_seqlen_q: int = 1
+    max_seqlen_k: int = 1
+    last_token_rows: Tensor | None = None
+
+    @cached_property
+    def query_bounds(self) -> list[int]:
+        """cu_seqlens_q on the host (a wait on a GPU, so only the torch reference uses it)."""
+        assert self.cu_seqlens_q is not None
+        return self.cu_seqlens_q.tolist()
+
+    @cached_property
+    def key_lens(self) -> list[int]:
+        """context_lens on the host (a wait on a GPU, so only the torch reference uses it)."""
+        return self.context_lens.tolist()
+
+    def key_slots(self, block_size: int) -> Tensor:
+        """[B, max_seqlen_k] int64: the cache slot of every position, read off the block tables; computed once a step.
+
+        Positions past a sequence's end map to some slot of block 0; attention masks them.
+        """
+        cached: Tensor | None = self.__dict__.get("_key_slots")
+        if cached is None:
+            assert self.block_tables is not None
+            offsets = torch.arange(block_size, device=self.block_tables.device)
+            slots = self.block_tables.to(torch.int64).unsqueeze(-1) * block_size + offsets
+            cached = self.__dict__["_key_slots"] = slots.flatten(1)[:, : self.max_seqlen_k]
+        return cached

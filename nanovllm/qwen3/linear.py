@@ -1,0 +1,119 @@
+"""Tensor-parallel linear layers: which rows or columns of each weight a rank holds, and how it loads just those.
+
+A weight is [out_features, in_features]. Column-parallel layers split the outputs (no communication); row-parallel
+layers split the inputs, so each rank has a partial sum and an all-reduce adds them up.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nanovllm.qwen3.parallel import TensorParallelGroup, kv_head_range, shard_size
+from nanovllm.qwen3.weights import WeightReader, empty_parameter
+
+
+class MergedColumnParallelLinear(nn.Module):
+    """Several column-parallel projections of one input in one matrix (gate and up): fewer, larger products.
+
+    weight: [sum(out_sizes) / ranks, in_features], this rank's shard of each projection behind each other.
+    """
+
+    def __init__(
+        self, in_size: int, out_sizes: list[int], group: TensorParallelGroup, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__()
+        self.group = group
+        self.local_sizes = [shard_size(size, group, "output features") for size in out_sizes]
+        self.weight = empty_parameter(sum(self.local_sizes), in_size, dtype=dtype, device=device)
+
+    def load(self, reader: WeightReader, prefixes: list[str]) -> None:
+        """Fill from one checkpoint tensor a projection, reading only this rank's rows of each."""
+        offset = 0
+        for prefix, size in zip(prefixes, self.local_sizes, strict=True):
+            rows = (0, self.group.rank * size, size)
+            reader.fill(self.weight, f"{prefix}.weight", into=(offset, size), shard=rows)
+            offset += size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, in_features] -> [T, sum(out_sizes) / ranks]."""
+        return F.linear(x, self.weight)
+
+
+class QKVParallelLinear(nn.Module):
+    """The query, key and value projections in one matrix, split by heads; KV heads are copied when ranks outnumber them.
+
+    weight: [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size], with this rank's numbers of heads.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        head_dim: int,
+        total_heads: int,
+        total_kv_heads: int,
+        bias: bool,
+        group: TensorParallelGroup,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.num_heads = shard_size(total_heads, group, "attention heads")
+        self.first_head = group.rank * self.num_heads
+        self.first_kv_head, self.num_kv_heads = kv_head_range(total_kv_heads, group)
+        rows = (self.num_heads + 2 * self.num_kv_heads) * head_dim
+        self.weight = empty_parameter(rows, hidden_size, dtype=dtype, device=device)
+        self.bias = empty_parameter(rows, dtype=dtype, device=device) if bias else None
+
+    def load(self, reader: WeightReader, prefixes: tuple[str, str, str]) -> None:
+        """Fill from the q, k and v tensors, reading only this rank's heads of each."""
+        q = (self.first_head, self.num_heads)
+        kv = (self.first_kv_head, self.num_kv_heads)
+        offset = 0
+        for prefix, (first, count) in zip(prefixes, (q, kv, kv), strict=True):
+            into, shard = (offset, count * self.head_dim), (0, first * self.head_dim, count * self.head_dim)
+            reader.fill(self.weight, f"{prefix}.weight", into=into, shard=shard)
+            if self.bias is not None:
+                reader.fill(self.bias, f"{prefix}.bias", into=into, shard=shard)
+            offset += count * self.head_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, hidden_size] -> [T, (num_heads + 2 * num_kv_heads) * head_dim]: queries, then keys, then values."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class RowParallelLinear(nn.Module):
+    """A projection whose input is split over the ranks; the partial results are summed by one all-reduce.
+
+    weight: [out_features, in_features / ranks]. The bias is added once, after the sum.
+    """
+
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        bias: bool,
+        group: TensorParallelGroup,
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        self.group = group
+        self.name = name
+        self.local_size = shard_size(in_size, group, "input features")
+        self.weight = empty_parameter(out_size, self.local_size, dtype=dtype, device=device)
+        self.bias = empty_parameter(out_size, dtype=dtype, device=device) if bias else None
+
+    def load(self, reader: WeightReader, prefix: str) -> None:
+        """Fill the weight, reading only this rank's columns, and the whole bias."""
+        reader.fill(
+            self.weight, f"{prefix}.weight", shard=(1, self.group.rank * self.local_size, self.local_size)
+        )
+        if self.bias is not None:
+            reader.fill(self.bias, f"{prefix}.bias")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, in_features / ranks] -> [T, out_features], the same on every rank."""
+        out = self.group.all_reduce(F.linear(x, self.weight), self.name)
+        return out if self.bias is None else out + self.bias

@@ -1,0 +1,180 @@
+"""The whole Qwen3 model, top down at the end of the file: embedding, decoder layers, final norm, logits."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nanovllm.paged_kv.attention import Attention, AttentionBackend
+from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.qwen3.config import Qwen3Config
+from nanovllm.qwen3.embedding import ParallelLMHead, VocabParallelEmbedding
+from nanovllm.qwen3.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
+from nanovllm.qwen3.norm import RMSNorm
+from nanovllm.qwen3.parallel import TensorParallelGroup
+from nanovllm.qwen3.rotary import RotaryEmbedding, apply_rotary
+from nanovllm.qwen3.weights import WeightReader
+
+
+class Qwen3Attention(nn.Module):
+    """Grouped-query attention with normalised queries and keys (QK norm), over the paged cache."""
+
+    def __init__(
+        self,
+        config: Qwen3Config,
+        name: str,
+        backend: AttentionBackend,
+        group: TensorParallelGroup,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        hidden, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = config.head_dim
+        bias = config.attention_bias
+        self.qkv_proj = QKVParallelLinear(hidden, self.head_dim, heads, kv_heads, bias, group, dtype, device)
+        self.num_heads, self.num_kv_heads = self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads
+        self.o_proj = RowParallelLinear(heads * self.head_dim, hidden, bias, group, f"{name}.o_proj", dtype, device)
+        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device)
+        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device)
+        self.attention = Attention(self.num_heads, self.num_kv_heads, self.head_dim, backend)
+
+    def load(self, reader: WeightReader, prefix: str) -> None:
+        """Fill from the checkpoint tensors `prefix`.q_proj and so on."""
+        self.qkv_proj.load(reader, (f"{prefix}.q_proj", f"{prefix}.k_proj", f"{prefix}.v_proj"))
+        self.o_proj.load(reader, f"{prefix}.o_proj")
+        self.q_norm.load(reader, f"{prefix}.q_norm")
+        self.k_norm.load(reader, f"{prefix}.k_norm")
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, context: ForwardContext) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]."""
+        q, k, v = self.qkv_proj(x).split([n * self.head_dim for n in self._head_counts], dim=-1)
+        q = apply_rotary(self.q_norm(q.view(-1, self.num_heads, self.head_dim)), cos, sin)
+        k = apply_rotary(self.k_norm(k.view(-1, self.num_kv_heads, self.head_dim)), cos, sin)
+        v = v.view(-1, self.num_kv_heads, self.head_dim)
+        return self.o_proj(self.attention(q, k, v, context).flatten(1))
+
+    @property
+    def _head_counts(self) -> tuple[int, int, int]:
+        return self.num_heads, self.num_kv_heads, self.num_kv_heads
+
+
+class Qwen3MLP(nn.Module):
+    """SwiGLU feed-forward: down(silu(gate(x)) * up(x)) (Shazeer, 2020, arXiv:2002.05202)."""
+
+    def __init__(
+        self, config: Qwen3Config, name: str, group: TensorParallelGroup, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__()
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.gate_up_proj = MergedColumnParallelLinear(hidden, [inner, inner], group, dtype, device)
+        self.down_proj = RowParallelLinear(inner, hidden, False, group, f"{name}.down_proj", dtype, device)
+
+    def load(self, reader: WeightReader, prefix: str) -> None:
+        """Fill from `prefix`.gate_proj, up_proj and down_proj."""
+        self.gate_up_proj.load(reader, [f"{prefix}.gate_proj", f"{prefix}.up_proj"])
+        self.down_proj.load(reader, f"{prefix}.down_proj")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]."""
+        return self.down_proj(silu_and_mul(self.gate_up_proj(x)))
+
+
+def silu_and_mul(gate_up: Tensor) -> Tensor:
+    """[T, 2 * n] (gate, then up) -> silu(gate) * up [T, n]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+class Qwen3DecoderLayer(nn.Module):
+    """Norm, attention, norm, feed-forward; the residual stream travels beside the normalised input."""
+
+    def __init__(
+        self,
+        config: Qwen3Config,
+        index: int,
+        backend: AttentionBackend,
+        group: TensorParallelGroup,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        name = f"layers.{index}"
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
+        self.self_attn = Qwen3Attention(config, f"{name}.self_attn", backend, group, dtype, device)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
+        self.mlp = Qwen3MLP(config, f"{name}.mlp", group, dtype, device)
+
+    def load(self, reader: WeightReader, prefix: str) -> None:
+        """Fill the layer's four parts."""
+        for part in ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"):
+            getattr(self, part).load(reader, f"{prefix}.{part}")
+
+    def forward(
+        self, x: Tensor, residual: Tensor | None, cos: Tensor, sin: Tensor, context: ForwardContext
+    ) -> tuple[Tensor, Tensor]:
+        """(layer output, residual), each [T, hidden_size]; the sum of the two is the residual stream."""
+        if residual is None:
+            x, residual = self.input_layernorm(x), x
+        else:
+            x, residual = self.input_layernorm.add_and_norm(x, residual)
+        x = self.self_attn(x, cos, sin, context)
+        x, residual = self.post_attention_layernorm.add_and_norm(x, residual)
+        return self.mlp(x), residual
+
+
+class Qwen3ForCausalLM(nn.Module):
+    """Token ids and positions in, hidden states or logits out. One rank's shard of it, for group.size ranks."""
+
+    def __init__(
+        self,
+        config: Qwen3Config,
+        backend: AttentionBackend,
+        dtype: torch.dtype,
+        device: torch.device,
+        max_positions: int,
+        group: TensorParallelGroup | None = None,
+    ) -> None:
+        super().__init__()
+        group = group or TensorParallelGroup()
+        self.config = config
+        self.embed_tokens = VocabParallelEmbedding(config.vocab_size, config.hidden_size, group, dtype, device)
+        self.layers = nn.ModuleList(
+            Qwen3DecoderLayer(config, i, backend, group, dtype, device) for i in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
+        self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size, group, dtype, device)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.embed_tokens.weight
+        self.rotary = RotaryEmbedding(config, max_positions, device)
+
+    @torch.no_grad()
+    def load(self, reader: WeightReader) -> None:
+        """Fill every parameter from the checkpoint; refuse it unless every tensor is used exactly as the config says."""
+        self.embed_tokens.load(reader, "model.embed_tokens")
+        for index, layer in enumerate(self.layers):
+            layer.load(reader, f"model.layers.{index}")
+        self.norm.load(reader, "model.norm")
+        if not self.config.tie_word_embeddings:
+            self.lm_head.load(reader, "lm_head")
+        tied = frozenset({"lm_head.weight"}) if self.config.tie_word_embeddings else frozenset()
+        reader.finish(ignored=tied)
+
+    @property
+    def attention_layers(self) -> list[Attention]:
+        """The paged attention of each layer, in order: what the cache is bound to."""
+        return [layer.self_attn.attention for layer in self.layers]
+
+    def forward(self, input_ids: Tensor, positions: Tensor, context: ForwardContext) -> Tensor:
+        """[T] ids and positions -> [T, hidden_size] final hidden states."""
+        cos, sin = self.rotary.at(positions)
+        x, residual = self.embed_tokens(input_ids), None
+        for layer in self.layers:
+            x, residual = layer(x, residual, cos, sin, context)
+        assert residual is not None
+        return self.norm.add_and_norm(x, residual)[0]
+
+    def compute_logits(self, hidden: Tensor, context: ForwardContext) -> Tensor | None:
+        """Logits [num_logits, vocab_size] of the rows that need them, on rank 0; None on the others."""
+        if context.last_token_rows is not None:
+            hidden = hidden[context.last_token_rows]
+        return self.lm_head.logits(hidden)

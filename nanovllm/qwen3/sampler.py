@@ -1,0 +1,111 @@
+"""From logits to token ids: greedy, or the exponential race with temperature, top-k and top-p.
+
+The race: if E_i are independent Exp(1) draws, then argmax_i p_i / E_i is a sample from p. It needs no cumulative sum
+and no wait for the device, unlike a multinomial draw. In logarithms p_i / E_i becomes logit_i / temperature - log E_i,
+which is the Gumbel-max trick.
+
+The draws are a pure function of (request seed, position of the new token, vocabulary index). There is no generator
+state, so a seeded request samples the same tokens whatever its batch mates, chunking, preemptions, ranks or graphs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nanovllm.paged_kv.batch import SamplingInputs
+
+_MASK = 0xFFFFFFFF
+
+
+@dataclass
+class SamplingTensors:
+    """Sampling inputs on the device; n rows of logits.
+
+    temperature [n, 1] fp32 (0: greedy); keys [n, 2] int64, two 32-bit numbers that seed row i's draws;
+    top_k [n, 1] int64 (0: all) and top_p [n, 1] fp32, or None when no row asks for either.
+    any_random: False when every row is greedy.
+    """
+
+    temperature: Tensor
+    keys: Tensor
+    top_k: Tensor | None
+    top_p: Tensor | None
+    any_random: bool
+
+
+def row_keys(seed: np.ndarray, position: np.ndarray) -> np.ndarray:
+    """[n, 2] int64 in 0 .. 2^32-1: seed and position mixed by two rounds of splitmix64 (Steele et al., 2014)."""
+
+    def mix(z: np.ndarray) -> np.ndarray:
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    z = mix(mix(seed.astype(np.uint64) + golden) + position.astype(np.uint64) * golden)
+    return np.stack([z >> np.uint64(32), z & np.uint64(_MASK)], axis=1).astype(np.int64)
+
+
+def _hash32(x: Tensor) -> Tensor:
+    """A 32-bit integer hash on int64 tensors holding 0 .. 2^32-1 (multiply-xorshift, Wellons' lowbias32 constants)."""
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK
+    return x ^ (x >> 16)
+
+
+def exponential_draws(keys: Tensor, vocab_size: int) -> Tensor:
+    """[n, vocab_size] fp32 draws from Exp(1), a function of `keys` [n, 2] and the vocabulary index alone."""
+    index = torch.arange(vocab_size, device=keys.device, dtype=torch.int64)
+    x = _hash32((index * 0x9E3779B1 + keys[:, :1]) & _MASK)
+    x = _hash32(x ^ keys[:, 1:])
+    uniform = ((x >> 8).float() + 0.5) * 2.0**-24  # in (0, 1), never at its ends
+    return -torch.log(uniform)
+
+
+def keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Set to -inf what top-k and top-p exclude. logits [n, V] (temperature applied), top_k and top_p [n, 1].
+
+    top_p keeps the smallest set of most likely tokens whose probability reaches it: a token stays while the
+    probability *before* it is below top_p, so the one that crosses the threshold stays too.
+    """
+    ordered, order = logits.sort(dim=-1, descending=True)
+    rank = torch.arange(logits.shape[-1], device=logits.device)
+    keep = (rank < top_k) | (top_k == 0)
+    probs = ordered.masked_fill(~keep, -torch.inf).softmax(dim=-1)
+    before = probs.cumsum(dim=-1) - probs
+    keep &= (before < top_p) | (top_p >= 1) | (rank == 0)
+    return torch.full_like(logits, -torch.inf).scatter(-1, order, ordered.masked_fill(~keep, -torch.inf))
+
+
+class Sampler:
+    """Samples one token a row. Rank 0 alone calls it, so ranks cannot disagree."""
+
+    def prepare(self, inputs: SamplingInputs, device: torch.device) -> SamplingTensors:
+        """Move a step's sampling inputs to the device."""
+
+        def column(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(values).unsqueeze(1).to(device, non_blocking=True)
+
+        cut = bool((inputs.top_k > 0).any() or (inputs.top_p < 1).any())
+        return SamplingTensors(
+            temperature=column(inputs.temperature),
+            keys=torch.from_numpy(row_keys(inputs.seed, inputs.position)).to(device, non_blocking=True),
+            top_k=column(inputs.top_k) if cut else None,
+            top_p=column(inputs.top_p) if cut else None,
+            any_random=bool((inputs.temperature > 0).any()),
+        )
+
+    def __call__(self, logits: Tensor, tensors: SamplingTensors) -> Tensor:
+        """logits [n, vocab_size] -> token ids [n] int64."""
+        logits = logits.float()
+        greedy_ids = logits.argmax(dim=-1)
+        if not tensors.any_random:
+            return greedy_ids
+        is_greedy = tensors.temperature == 0
+        scaled = logits / tensors.temperature.masked_fill(is_greedy, 1.0)
+        if tensors.top_k is not None and tensors.top_p is not None:
+            scaled = keep_top(scaled, tensors.top_k, tensors.top_p)
+        race = scaled - exponential_draws(tensors.keys, logits.shape[-1]).log()
+        return torch.where(is_greedy.squeeze(1), greedy_ids, race.argmax(dim=-1))
