@@ -16,7 +16,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST))
 
 demo: venv-demo ## install what it needs and run the engine on the shipped checkpoint
-	@$(PY) -m nanovllm.cli demo $(ARGS)
+	@$(VENV)/bin/nanovllm demo $(ARGS)
 
 test: venv-dev ## install what it needs and run the whole test suite
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
