@@ -14,7 +14,11 @@ os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _wo
 
 import pytest
 import torch
-from hypothesis import settings
+
+try:
+    from hypothesis import settings
+except ImportError:  # a bare GPU machine: the tests that do not need it still run
+    settings = None
 
 GPU_COUNT = torch.cuda.device_count() if torch.cuda.is_available() else 0
 
@@ -23,9 +27,10 @@ if GPU_COUNT == 0:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The same examples in every run, so that a red test is red again; HYPOTHESIS_PROFILE=explore looks for new ones.
-settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+if settings is not None:
+    settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=True)
+    settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

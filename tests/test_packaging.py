@@ -67,6 +67,7 @@ def project() -> dict:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the source archive from a copy of the sources, and the wheel from that archive."""
+    pytest.importorskip("build", reason="the packaging tests need the dev extra")
     copy = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
@@ -110,7 +111,6 @@ def test_every_module_imports_from_the_wheel(installed: Path) -> None:
     assert len(report["origins"]) == len([p for p in SOURCE.rglob("*.py") if p.name != "__main__.py"])
 
 
-@pytest.mark.skipif(not any(SOURCE.glob("assets/*/config.json")), reason="this checkout has no checkpoint yet")
 def test_the_checkpoint_is_found_in_the_wheel(installed: Path) -> None:
     found = json.loads(run(installed / "bin" / "python", "-c", FIND_CHECKPOINT, cwd=installed))
     assert found, "no folder under nanovllm/assets holds a config.json"
