@@ -63,10 +63,10 @@ class EngineConfig:
         if self.seed is not None:
             self.seed = check_int("seed", self.seed, 0, 2**63 - 1, ConfigError)
         share = self.gpu_memory_utilization
-        self.gpu_memory_utilization = check_float(
-            "gpu_memory_utilization", share, 0.0, 1.0, ConfigError, open_low=True
+        self.gpu_memory_utilization = check_float("gpu_memory_utilization", share, 0.0, 1.0, ConfigError, open_low=True)
+        self.cpu_kvcache_gib = check_float(
+            "cpu_kvcache_gib", self.cpu_kvcache_gib, 0.0, 1e6, ConfigError, open_low=True
         )
-        self.cpu_kvcache_gib = check_float("cpu_kvcache_gib", self.cpu_kvcache_gib, 0.0, 1e6, ConfigError, open_low=True)
         check_bool("enforce_eager", self.enforce_eager, ConfigError)
         check_bool("skip_tokenizer_init", self.skip_tokenizer_init, ConfigError)
         check_choice("device", self.device, DEVICES, ConfigError)

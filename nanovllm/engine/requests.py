@@ -23,7 +23,9 @@ def check_prompt(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
     low, high = min(token_ids), max(token_ids)
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
-        raise RequestError(f"token id {wrong} is outside the vocabulary of {vocab_size:,}: ids are 0 to {vocab_size - 1:,}")
+        raise RequestError(
+            f"token id {wrong} is outside the vocabulary of {vocab_size:,}: ids are 0 to {vocab_size - 1:,}"
+        )
     return token_ids
 
 
@@ -57,5 +59,7 @@ def check_lists(prompts: Any, sampling_params: Any) -> tuple[list[Prompt], list[
         raise RequestError(f"sampling_params must be a SamplingParams or a list of them, not {kind}")
     params = list(sampling_params)
     if len(params) != len(prompts):
-        raise RequestError(f"{len(prompts)} prompts came with {len(params)} sampling parameters: pass one each, or one for all")
+        raise RequestError(
+            f"{len(prompts)} prompts came with {len(params)} sampling parameters: pass one each, or one for all"
+        )
     return prompts, params

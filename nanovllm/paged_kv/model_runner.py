@@ -18,7 +18,9 @@ class CausalModel(Protocol):
     """What the runner needs of a model; `qwen3.model.Qwen3ForCausalLM` is one."""
 
     @property
-    def attention_layers(self) -> list[Attention]: ...
+    def attention_layers(self) -> list[Attention]:
+        """The paged attention of each layer, in order."""
+        ...
 
     def __call__(self, input_ids: Tensor, positions: Tensor, context: ForwardContext) -> Tensor:
         """[T] ids and positions -> [T, hidden_size]."""

@@ -130,7 +130,9 @@ def _yarn(raw: dict[str, Any]) -> YarnScaling | None:
         raise CheckpointError(f"rope type {rope_type!r} is not supported: 'default' and 'yarn' are")
     unknown = {"mscale", "mscale_all_dim", "truncate"} & rope.keys()
     if unknown:
-        raise CheckpointError(f"yarn option {sorted(unknown)[0]!r} is not supported: remove it or use another checkpoint")
+        raise CheckpointError(
+            f"yarn option {sorted(unknown)[0]!r} is not supported: remove it or use another checkpoint"
+        )
     original = rope.get("original_max_position_embeddings") or raw["max_position_embeddings"]
     factor = rope.get("attention_factor")
     return YarnScaling(

@@ -29,7 +29,9 @@ class VocabParallelEmbedding(nn.Module):
         """Fill this rank's rows from `prefix`.weight [vocab_size, hidden_size]."""
         self.weight[self.num_real_rows :] = 0
         real = self.num_real_rows
-        reader.fill(self.weight, f"{prefix}.weight", into=(0, real), shard=(0, min(self.first_row, self.vocab_size), real))
+        reader.fill(
+            self.weight, f"{prefix}.weight", into=(0, real), shard=(0, min(self.first_row, self.vocab_size), real)
+        )
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """[T] int64 -> [T, hidden_size]. A rank contributes zeros for tokens of other ranks; one all-reduce adds up."""

@@ -40,7 +40,7 @@ class MergedColumnParallelLinear(nn.Module):
 
 
 class QKVParallelLinear(nn.Module):
-    """The query, key and value projections in one matrix, split by heads; KV heads are copied when ranks outnumber them.
+    """The query, key and value projections in one matrix, split by heads; ranks that outnumber KV heads share them.
 
     weight: [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size], with this rank's numbers of heads.
     """
@@ -107,9 +107,7 @@ class RowParallelLinear(nn.Module):
 
     def load(self, reader: WeightReader, prefix: str) -> None:
         """Fill the weight, reading only this rank's columns, and the whole bias."""
-        reader.fill(
-            self.weight, f"{prefix}.weight", shard=(1, self.group.rank * self.local_size, self.local_size)
-        )
+        reader.fill(self.weight, f"{prefix}.weight", shard=(1, self.group.rank * self.local_size, self.local_size))
         if self.bias is not None:
             reader.fill(self.bias, f"{prefix}.bias")
 

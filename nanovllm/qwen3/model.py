@@ -138,9 +138,10 @@ class Qwen3ForCausalLM(nn.Module):
         group = group or TensorParallelGroup()
         self.config = config
         self.embed_tokens = VocabParallelEmbedding(config.vocab_size, config.hidden_size, group, dtype, device)
-        self.layers = nn.ModuleList(
+        self.decoder_layers = [
             Qwen3DecoderLayer(config, i, backend, group, dtype, device) for i in range(config.num_hidden_layers)
-        )
+        ]
+        self.layers = nn.ModuleList(self.decoder_layers)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
         self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size, group, dtype, device)
         if config.tie_word_embeddings:
@@ -149,9 +150,9 @@ class Qwen3ForCausalLM(nn.Module):
 
     @torch.no_grad()
     def load(self, reader: WeightReader) -> None:
-        """Fill every parameter from the checkpoint; refuse it unless every tensor is used exactly as the config says."""
+        """Fill every parameter from the checkpoint; refuse it unless every tensor is used as the config says."""
         self.embed_tokens.load(reader, "model.embed_tokens")
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.decoder_layers):
             layer.load(reader, f"model.layers.{index}")
         self.norm.load(reader, "model.norm")
         if not self.config.tie_word_embeddings:
@@ -162,13 +163,13 @@ class Qwen3ForCausalLM(nn.Module):
     @property
     def attention_layers(self) -> list[Attention]:
         """The paged attention of each layer, in order: what the cache is bound to."""
-        return [layer.self_attn.attention for layer in self.layers]
+        return [layer.self_attn.attention for layer in self.decoder_layers]
 
     def forward(self, input_ids: Tensor, positions: Tensor, context: ForwardContext) -> Tensor:
         """[T] ids and positions -> [T, hidden_size] final hidden states."""
         cos, sin = self.rotary.at(positions)
         x, residual = self.embed_tokens(input_ids), None
-        for layer in self.layers:
+        for layer in self.decoder_layers:
             x, residual = layer(x, residual, cos, sin, context)
         assert residual is not None
         return self.norm.add_and_norm(x, residual)[0]

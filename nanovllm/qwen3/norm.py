@@ -7,7 +7,7 @@ from nanovllm.qwen3.weights import WeightReader, empty_parameter
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension; the statistics are taken in fp32 and x is not changed.
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension; statistics in fp32, x is not changed.
 
     Zhang and Sennrich, 2019 (arXiv:1910.07467). Rounded to x's dtype before the weight is applied, as Qwen3 does.
     """

@@ -40,6 +40,6 @@ def kv_head_range(num_kv_heads: int, group: TensorParallelGroup) -> tuple[int, i
         return group.rank * local, local
     if group.size % num_kv_heads:
         raise ConfigError(
-            f"tensor_parallel_size {group.size} is neither a divisor nor a multiple of the {num_kv_heads} key/value heads"
+            f"tensor_parallel_size {group.size} neither divides nor is a multiple of the {num_kv_heads} key/value heads"
         )
     return group.rank * num_kv_heads // group.size, 1

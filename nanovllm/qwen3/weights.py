@@ -33,7 +33,11 @@ class WeightReader:
         self._filled: set[str] = set()
         total = sum((folder / f).stat().st_size for f in set(self._file_of.values()))
         self._bar = tqdm(
-            total=total, unit="B", unit_scale=True, desc="loading weights", disable=not show_progress or total < PROGRESS_BAR_BYTES
+            total=total,
+            unit="B",
+            unit_scale=True,
+            desc="loading weights",
+            disable=not show_progress or total < PROGRESS_BAR_BYTES,
         )
 
     @staticmethod
@@ -76,7 +80,9 @@ class WeightReader:
         target = parameter if into is None else parameter[into[0] : into[0] + into[1]]
         file = self._file_of.get(name)
         if file is None:
-            raise CheckpointError(f"the checkpoint in {self.folder} lacks the tensor {name!r} that its config calls for")
+            raise CheckpointError(
+                f"the checkpoint in {self.folder} lacks the tensor {name!r} that its config calls for"
+            )
         if file not in self._open_files:
             self._open_files[file] = _open(self.folder / file)
         self._filled.add(name)

@@ -50,7 +50,7 @@ class Block:
 
 @dataclass(slots=True)
 class AllocationPlan:
-    """What admitting a sequence would take. `missing` is how many free blocks are lacking (0: it can be admitted)."""
+    """What admitting a sequence would take."""
 
     cached_block_ids: list[int]  # prefix hits, in order
     num_new_blocks: int  # blocks to take from the free list besides the hits
@@ -58,6 +58,7 @@ class AllocationPlan:
 
     @property
     def missing(self) -> int:
+        """Free blocks that are lacking; 0 when the sequence can be admitted."""
         return max(0, self.num_new_blocks - self.num_free_blocks)
 
 
@@ -79,14 +80,17 @@ class BlockManager:
 
     @property
     def num_blocks(self) -> int:
+        """Blocks in the pool."""
         return len(self.blocks)
 
     @property
     def num_free_blocks(self) -> int:
+        """Blocks without an owner; some may still be found by their prefix."""
         return len(self.free_block_ids)
 
     @property
     def num_used_blocks(self) -> int:
+        """Blocks with at least one owner."""
         return len(self.blocks) - len(self.free_block_ids)
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -253,7 +257,7 @@ class BlockManager:
     # --- looking inside ---------------------------------------------------------------------------------------------
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        """Raise AssertionError unless free + used = total and every reference count equals the owners in `sequences`."""
+        """Raise AssertionError unless free + used = total and each reference count equals the owners in `sequences`."""
         owners = [0] * self.num_blocks
         for seq in sequences:
             for block_id in seq.block_table:

@@ -45,6 +45,7 @@ class Decision:
 
     @property
     def reason(self) -> str:
+        """The decision as a sentence."""
         return _REASONS[self.kind].format(seq_id=self.seq_id, **self.facts)
 
 
@@ -97,8 +98,8 @@ class Scheduler:
         if needed > total:
             raise RequestError(
                 f"a prompt of {num_prompt_tokens:,} tokens with max_tokens {max_tokens:,} needs up to {needed:,} KV "
-                f"blocks of {self.block_manager.block_size} tokens and the whole pool has {total:,}: shorten the prompt, "
-                "lower max_tokens or give the engine more KV blocks"
+                f"blocks of {self.block_manager.block_size} tokens and the whole pool has {total:,}: shorten the "
+                "prompt, lower max_tokens or give the engine more KV blocks"
             )
 
     def add(self, seq: Sequence) -> None:

@@ -106,8 +106,8 @@ class Sequence:
 
     def __repr__(self) -> str:
         return (
-            f"Sequence({self.seq_id}, {self.status.value}, {self.num_prompt_tokens}+{self.num_completion_tokens} tokens, "
-            f"{self.num_cached_tokens} cached, blocks {self.block_table})"
+            f"Sequence({self.seq_id}, {self.status.value}, {self.num_prompt_tokens}+{self.num_completion_tokens} "
+            f"tokens, {self.num_cached_tokens} cached, blocks {self.block_table})"
         )
 
     @property

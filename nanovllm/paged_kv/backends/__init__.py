@@ -36,7 +36,9 @@ def _flash_attn(device: torch.device, dtype: torch.dtype, block_size: int) -> Ba
 
 def _triton(device: torch.device) -> BackendChoice:
     if device.type != "cuda":
-        return BackendChoice("triton", False, "needs a GPU (on a CPU its kernels run in tests, through the interpreter)")
+        return BackendChoice(
+            "triton", False, "needs a GPU (on a CPU its kernels run in tests, through the interpreter)"
+        )
     if importlib.util.find_spec("triton") is None:
         return BackendChoice("triton", False, "not installed: pip install triton")
     if torch.cuda.get_device_capability(device) < (7, 5):
@@ -58,7 +60,9 @@ def choose_backend(requested: str, device: torch.device, dtype: torch.dtype, blo
     chosen = next(c for c in choices if c.name == requested)
     if not chosen.usable:
         others = ", ".join(c.name for c in choices if c.usable)
-        raise BackendError(f"attention backend {requested!r} cannot run here: it {chosen.reason}. Usable here: {others}")
+        raise BackendError(
+            f"attention backend {requested!r} cannot run here: it {chosen.reason}. Usable here: {others}"
+        )
     return chosen
 
 

@@ -58,8 +58,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         last_visible = torch.arange(num_queries, device=q.device) + (num_keys - num_queries)
         mask, is_causal = torch.arange(num_keys, device=q.device) <= last_visible.unsqueeze(1), False
     group = q.shape[1] // k.shape[1]
-    heads_first = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))  # [1, H, L, D]
+    queries, keys, values = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))  # [1, H, L, D]
     out = F.scaled_dot_product_attention(
-        *heads_first, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=group > 1
+        queries, keys, values, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=group > 1
     )
     return out.squeeze(0).transpose(0, 1)
