@@ -1,5 +1,6 @@
 """The order of construction: config, model, weights, memory, cache pool. Every step here happens before any request."""
 
+import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from nanovllm.paged_kv.cache import KVCacheSpec
 from nanovllm.paged_kv.model_runner import ModelRunner
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.model import Qwen3ForCausalLM
+from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.parallel import TensorParallelGroup
 from nanovllm.qwen3.sampler import Sampler
 from nanovllm.qwen3.weights import WeightReader, fill_with_random
@@ -75,8 +77,16 @@ def make_plan(config: EngineConfig, folder: Path) -> Plan:
 def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:
     """One rank's runner: model shard with weights, no cache pool yet. Leaves torch's global defaults alone."""
     device = torch.device("cuda", group.rank) if plan.device_type == "cuda" else torch.device("cpu")
-    backend = make_backend(plan.backend.name)
-    model = Qwen3ForCausalLM(plan.model_config, backend, plan.dtype, device, plan.max_model_len, group)
+    fused = plan.device_type == "cuda" and importlib.util.find_spec("triton") is not None
+    model = Qwen3ForCausalLM(
+        plan.model_config,
+        make_backend(plan.backend.name),
+        plan.dtype,
+        device,
+        plan.max_model_len,
+        group,
+        TritonOps() if fused else TorchOps(),
+    )
     if plan.config.load_format == "dummy":
         fill_with_random(model, (plan.config.seed or 0) * 1000003 + group.rank)
     else:
@@ -89,7 +99,7 @@ def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:
         block_size=plan.config.kvcache_block_size,
         dtype=plan.dtype,
     )
-    return ModelRunner(model, Sampler(), spec, device)
+    return ModelRunner(model, Sampler(fused), spec, device)
 
 
 def useful_blocks(plan: Plan) -> int:

@@ -1,7 +1,6 @@
 """The whole Qwen3 model, top down at the end of the file: embedding, decoder layers, final norm, logits."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanovllm.paged_kv.attention import Attention, AttentionBackend
@@ -10,8 +9,9 @@ from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.embedding import ParallelLMHead, VocabParallelEmbedding
 from nanovllm.qwen3.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from nanovllm.qwen3.norm import RMSNorm
+from nanovllm.qwen3.ops import TorchOps
 from nanovllm.qwen3.parallel import TensorParallelGroup
-from nanovllm.qwen3.rotary import RotaryEmbedding, apply_rotary
+from nanovllm.qwen3.rotary import RotaryAngles, RotaryEmbedding
 from nanovllm.qwen3.weights import WeightReader
 
 
@@ -23,6 +23,7 @@ class Qwen3Attention(nn.Module):
         config: Qwen3Config,
         name: str,
         backend: AttentionBackend,
+        ops: TorchOps,
         group: TensorParallelGroup,
         dtype: torch.dtype,
         device: torch.device,
@@ -30,12 +31,13 @@ class Qwen3Attention(nn.Module):
         super().__init__()
         hidden, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
         self.head_dim = config.head_dim
+        self.ops = ops
         bias = config.attention_bias
         self.qkv_proj = QKVParallelLinear(hidden, self.head_dim, heads, kv_heads, bias, group, dtype, device)
         self.num_heads, self.num_kv_heads = self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads
         self.o_proj = RowParallelLinear(heads * self.head_dim, hidden, bias, group, f"{name}.o_proj", dtype, device)
-        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device)
-        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device)
+        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device, ops)
+        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device, ops)
         self.attention = Attention(self.num_heads, self.num_kv_heads, self.head_dim, backend)
 
     def load(self, reader: WeightReader, prefix: str) -> None:
@@ -45,26 +47,27 @@ class Qwen3Attention(nn.Module):
         self.q_norm.load(reader, f"{prefix}.q_norm")
         self.k_norm.load(reader, f"{prefix}.k_norm")
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, context: ForwardContext) -> Tensor:
+    def forward(self, x: Tensor, angles: RotaryAngles, context: ForwardContext) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
-        q, k, v = self.qkv_proj(x).split([n * self.head_dim for n in self._head_counts], dim=-1)
-        q = apply_rotary(self.q_norm(q.view(-1, self.num_heads, self.head_dim)), cos, sin)
-        k = apply_rotary(self.k_norm(k.view(-1, self.num_kv_heads, self.head_dim)), cos, sin)
-        v = v.view(-1, self.num_kv_heads, self.head_dim)
-        return self.o_proj(self.attention(q, k, v, context).flatten(1))
-
-    @property
-    def _head_counts(self) -> tuple[int, int, int]:
-        return self.num_heads, self.num_kv_heads, self.num_kv_heads
+        q_weight, k_weight = self.q_norm.weight, self.k_norm.weight
+        out = self.ops.attend(self.qkv_proj(x), q_weight, k_weight, self.q_norm.eps, angles, self.attention, context)
+        return self.o_proj(out.flatten(1))
 
 
 class Qwen3MLP(nn.Module):
     """SwiGLU feed-forward: down(silu(gate(x)) * up(x)) (Shazeer, 2020, arXiv:2002.05202)."""
 
     def __init__(
-        self, config: Qwen3Config, name: str, group: TensorParallelGroup, dtype: torch.dtype, device: torch.device
+        self,
+        config: Qwen3Config,
+        name: str,
+        ops: TorchOps,
+        group: TensorParallelGroup,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         super().__init__()
+        self.ops = ops
         hidden, inner = config.hidden_size, config.intermediate_size
         self.gate_up_proj = MergedColumnParallelLinear(hidden, [inner, inner], group, dtype, device)
         self.down_proj = RowParallelLinear(inner, hidden, False, group, f"{name}.down_proj", dtype, device)
@@ -76,13 +79,7 @@ class Qwen3MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
-        return self.down_proj(silu_and_mul(self.gate_up_proj(x)))
-
-
-def silu_and_mul(gate_up: Tensor) -> Tensor:
-    """[T, 2 * n] (gate, then up) -> silu(gate) * up [T, n]."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate) * up
+        return self.down_proj(self.ops.silu_and_mul(self.gate_up_proj(x)))
 
 
 class Qwen3DecoderLayer(nn.Module):
@@ -93,16 +90,17 @@ class Qwen3DecoderLayer(nn.Module):
         config: Qwen3Config,
         index: int,
         backend: AttentionBackend,
+        ops: TorchOps,
         group: TensorParallelGroup,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         super().__init__()
         name = f"layers.{index}"
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
-        self.self_attn = Qwen3Attention(config, f"{name}.self_attn", backend, group, dtype, device)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
-        self.mlp = Qwen3MLP(config, f"{name}.mlp", group, dtype, device)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device, ops)
+        self.self_attn = Qwen3Attention(config, f"{name}.self_attn", backend, ops, group, dtype, device)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device, ops)
+        self.mlp = Qwen3MLP(config, f"{name}.mlp", ops, group, dtype, device)
 
     def load(self, reader: WeightReader, prefix: str) -> None:
         """Fill the layer's four parts."""
@@ -110,14 +108,14 @@ class Qwen3DecoderLayer(nn.Module):
             getattr(self, part).load(reader, f"{prefix}.{part}")
 
     def forward(
-        self, x: Tensor, residual: Tensor | None, cos: Tensor, sin: Tensor, context: ForwardContext
+        self, x: Tensor, residual: Tensor | None, angles: RotaryAngles, context: ForwardContext
     ) -> tuple[Tensor, Tensor]:
         """(layer output, residual), each [T, hidden_size]; the sum of the two is the residual stream."""
         if residual is None:
             x, residual = self.input_layernorm(x), x
         else:
             x, residual = self.input_layernorm.add_and_norm(x, residual)
-        x = self.self_attn(x, cos, sin, context)
+        x = self.self_attn(x, angles, context)
         x, residual = self.post_attention_layernorm.add_and_norm(x, residual)
         return self.mlp(x), residual
 
@@ -133,16 +131,18 @@ class Qwen3ForCausalLM(nn.Module):
         device: torch.device,
         max_positions: int,
         group: TensorParallelGroup | None = None,
+        ops: TorchOps | None = None,
     ) -> None:
         super().__init__()
         group = group or TensorParallelGroup()
+        ops = ops or TorchOps()
         self.config = config
         self.embed_tokens = VocabParallelEmbedding(config.vocab_size, config.hidden_size, group, dtype, device)
         self.decoder_layers = [
-            Qwen3DecoderLayer(config, i, backend, group, dtype, device) for i in range(config.num_hidden_layers)
+            Qwen3DecoderLayer(config, i, backend, ops, group, dtype, device) for i in range(config.num_hidden_layers)
         ]
         self.layers = nn.ModuleList(self.decoder_layers)
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device, ops)
         self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size, group, dtype, device)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
@@ -167,10 +167,10 @@ class Qwen3ForCausalLM(nn.Module):
 
     def forward(self, input_ids: Tensor, positions: Tensor, context: ForwardContext) -> Tensor:
         """[T] ids and positions -> [T, hidden_size] final hidden states."""
-        cos, sin = self.rotary.at(positions)
+        angles = self.rotary.at(positions)
         x, residual = self.embed_tokens(input_ids), None
         for layer in self.decoder_layers:
-            x, residual = layer(x, residual, cos, sin, context)
+            x, residual = layer(x, residual, angles, context)
         assert residual is not None
         return self.norm.add_and_norm(x, residual)[0]
 

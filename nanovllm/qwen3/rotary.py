@@ -1,6 +1,7 @@
 """Rotary position embeddings (Su et al., 2021, arXiv:2104.09864), with YaRN for extended contexts."""
 
 import math
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -50,10 +51,31 @@ class RotaryEmbedding:
         angles = torch.arange(max_positions, dtype=torch.float32).unsqueeze(1) * frequencies
         self.cos_sin = (torch.cat([angles.cos(), angles.sin()], dim=-1) * factor).to(device)
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [T, 1, head_dim / 2] fp32 for positions [T]; computed once a step, used by every layer."""
-        cos, sin = self.cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
-        return cos, sin
+    def at(self, positions: Tensor) -> "RotaryAngles":
+        """The angles of positions [T]; made once a step, used by every layer."""
+        return RotaryAngles(self.cos_sin, positions)
+
+
+class RotaryAngles:
+    """One step's positions [T] beside the table [max_positions, head_dim]; kernels look them up themselves."""
+
+    def __init__(self, table: Tensor, positions: Tensor) -> None:
+        self.table = table
+        self.positions = positions
+
+    @cached_property
+    def _cos_sin(self) -> tuple[Tensor, ...]:
+        return self.table[self.positions].unsqueeze(1).chunk(2, dim=-1)
+
+    @property
+    def cos(self) -> Tensor:
+        """[T, 1, head_dim / 2] fp32."""
+        return self._cos_sin[0]
+
+    @property
+    def sin(self) -> Tensor:
+        """[T, 1, head_dim / 2] fp32."""
+        return self._cos_sin[1]
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

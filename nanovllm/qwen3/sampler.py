@@ -80,7 +80,17 @@ def keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 
 
 class Sampler:
-    """Samples one token a row. Rank 0 alone calls it, so ranks cannot disagree."""
+    """Samples one token a row. Rank 0 alone calls it, so ranks cannot disagree.
+
+    fused: run the race as one Triton kernel (GPUs); rows with top-k or top-p take the torch path all the same.
+    """
+
+    def __init__(self, fused: bool = False) -> None:
+        self._race = None
+        if fused:
+            from nanovllm.qwen3.kernels.race import exponential_race
+
+            self._race = exponential_race
 
     def prepare(self, inputs: SamplingInputs, device: torch.device) -> SamplingTensors:
         """Move a step's sampling inputs to the device."""
@@ -99,6 +109,8 @@ class Sampler:
 
     def __call__(self, logits: Tensor, tensors: SamplingTensors) -> Tensor:
         """logits [n, vocab_size] -> token ids [n] int64."""
+        if self._race is not None and tensors.top_k is None:
+            return self._race(logits, tensors.temperature, tensors.keys)
         logits = logits.float()
         greedy_ids = logits.argmax(dim=-1)
         if not tensors.any_random:

@@ -1,0 +1,182 @@
+"""Paged decode attention in Triton: split over the context, with the query heads of one KV head packed together.
+
+At batch 1 one program a head could not fill a GPU, so the context is cut into splits that run side by side; each
+leaves a partial softmax (maximum, sum, weighted values) and a second kernel joins them (Flash-Decoding, Dao et al.,
+2023). Packing the query heads that share a KV head reads each key once for all of them.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from nanovllm.paged_kv.kernels.launch import dot_precision, multiprocessors
+
+BLOCK_N = 64  # keys a program reads at a time
+MAX_SPLITS = 32
+
+
+@triton.jit
+def _decode_kernel(
+    q_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    block_tables_ptr,
+    context_lens_ptr,
+    acc_ptr,
+    max_ptr,
+    sum_ptr,
+    scale,
+    q_stride,
+    table_stride,
+    block_size,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Program (sequence, KV head, split): attention of GROUP query heads to one split of the keys."""
+    seq = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    context = tl.load(context_lens_ptr + seq)
+    per_split = tl.cdiv(tl.cdiv(context, NUM_SPLITS), BLOCK_N) * BLOCK_N
+    first = split * per_split
+    last = tl.minimum(first + per_split, context)
+
+    g = tl.arange(0, BLOCK_G)
+    d = tl.arange(0, BLOCK_D)
+    n = tl.arange(0, BLOCK_N)
+    head = kv_head * GROUP + g
+    gd_mask = (g[:, None] < GROUP) & (d[None, :] < HEAD_DIM)
+    q = tl.load(q_ptr + seq * q_stride + head[:, None] * HEAD_DIM + d[None, :], mask=gd_mask, other=0.0)
+
+    running_max = tl.full([BLOCK_G], float("-inf"), tl.float32)
+    running_sum = tl.zeros([BLOCK_G], tl.float32)
+    acc = tl.zeros([BLOCK_G, BLOCK_D], tl.float32)
+    for start in range(first, last, BLOCK_N):
+        position = start + n
+        inside = position < last
+        block = tl.load(block_tables_ptr + seq * table_stride + position // block_size, mask=inside, other=0)
+        slot = block.to(tl.int64) * block_size + position % block_size
+        offset = (slot[:, None] * NUM_KV_HEADS + kv_head) * HEAD_DIM + d[None, :]
+        nd_mask = inside[:, None] & (d[None, :] < HEAD_DIM)
+        k = tl.load(k_cache_ptr + offset, mask=nd_mask, other=0.0)
+        v = tl.load(v_cache_ptr + offset, mask=nd_mask, other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        scores = tl.where(inside[None, :], scores, float("-inf"))
+        new_max = tl.maximum(running_max, tl.max(scores, 1))
+        rescale = tl.exp(running_max - new_max)
+        p = tl.exp(scores - new_max[:, None])
+        running_sum = running_sum * rescale + tl.sum(p, 1)
+        acc = acc * rescale[:, None] + tl.dot(p.to(v.dtype), v, input_precision=PRECISION)
+        running_max = new_max
+
+    row = (seq * NUM_KV_HEADS * GROUP + head) * NUM_SPLITS + split
+    tl.store(max_ptr + row, running_max, mask=g < GROUP)
+    tl.store(sum_ptr + row, running_sum, mask=g < GROUP)
+    tl.store(acc_ptr + row[:, None] * HEAD_DIM + d[None, :], acc, mask=gd_mask)
+
+
+@triton.jit
+def _join_kernel(
+    acc_ptr,
+    max_ptr,
+    sum_ptr,
+    out_ptr,
+    HEAD_DIM: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Program (sequence x head): join its splits. Without any key (a padded row) the result is zero."""
+    row = tl.program_id(0).to(tl.int64)
+    s = tl.arange(0, BLOCK_S)
+    d = tl.arange(0, BLOCK_D)
+    inside = s < NUM_SPLITS
+    split_max = tl.load(max_ptr + row * NUM_SPLITS + s, mask=inside, other=float("-inf"))
+    split_sum = tl.load(sum_ptr + row * NUM_SPLITS + s, mask=inside, other=0.0)
+    highest = tl.max(split_max, 0)
+    # A split beyond the context has sum 0 and maximum -inf; min() keeps -inf minus -inf out of the exponent.
+    weight = tl.where(split_sum > 0, tl.exp(tl.minimum(split_max - tl.maximum(highest, -1e30), 0.0)), 0.0)
+    total = tl.sum(weight * split_sum, 0)
+    mask = inside[:, None] & (d[None, :] < HEAD_DIM)
+    acc = tl.load(acc_ptr + (row * NUM_SPLITS + s)[:, None] * HEAD_DIM + d[None, :], mask=mask, other=0.0)
+    out = tl.sum(acc * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
+    tl.store(out_ptr + row * HEAD_DIM + d, out.to(out_ptr.dtype.element_ty), mask=d < HEAD_DIM)
+
+
+def choose_splits(num_seqs: int, num_kv_heads: int, device: torch.device) -> int:
+    """Splits of every context: enough programs to fill the GPU about four times, a power of two, at most 32.
+
+    It depends on the batch size alone, so that a captured graph stays right while contexts grow.
+    """
+    wanted = 4 * multiprocessors(device) / (num_seqs * num_kv_heads)
+    splits = 1
+    while splits < wanted and splits < MAX_SPLITS:
+        splits *= 2
+    return splits
+
+
+def paged_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    num_splits: int | None = None,
+) -> torch.Tensor:
+    """Attention of one row a sequence q [B, Hq, D] to its cached keys; [B, Hq, D].
+
+    Caches [blocks, block_size, Hkv, D], block_tables [B, max_blocks] int32, context_lens [B] int32 (0: padded row).
+    Reads 2 x context x Hkv x D elements a sequence, once for all query heads of a group.
+    """
+    num_seqs, num_heads, head_dim = q.shape
+    block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
+    splits = num_splits or choose_splits(num_seqs, num_kv_heads, q.device)
+    group = num_heads // num_kv_heads
+    acc = torch.empty(num_seqs, num_heads, splits, head_dim, dtype=torch.float32, device=q.device)
+    split_max = torch.empty(num_seqs, num_heads, splits, dtype=torch.float32, device=q.device)
+    split_sum = torch.empty_like(split_max)
+    out = torch.empty(num_seqs, num_heads, head_dim, dtype=q.dtype, device=q.device)
+    block_d = max(16, triton.next_power_of_2(head_dim))
+    _decode_kernel[(num_seqs, num_kv_heads, splits)](
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        context_lens,
+        acc,
+        split_max,
+        split_sum,
+        scale,
+        q.stride(0),
+        block_tables.stride(0),
+        block_size,
+        NUM_KV_HEADS=num_kv_heads,
+        GROUP=group,
+        HEAD_DIM=head_dim,
+        NUM_SPLITS=splits,
+        BLOCK_G=max(16, triton.next_power_of_2(group)),
+        BLOCK_D=block_d,
+        BLOCK_N=BLOCK_N,
+        PRECISION=dot_precision(q.dtype),
+        num_warps=4,
+        num_stages=3,
+    )
+    _join_kernel[(num_seqs * num_heads,)](
+        acc,
+        split_max,
+        split_sum,
+        out,
+        HEAD_DIM=head_dim,
+        NUM_SPLITS=splits,
+        BLOCK_S=splits,
+        BLOCK_D=block_d,
+        num_warps=1 if splits <= 4 else 4,
+    )
+    return out

@@ -1,0 +1,69 @@
+"""RMSNorm, and residual addition + RMSNorm, in one pass over a row."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _rms_norm_kernel(
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    out_ptr,
+    new_residual_ptr,
+    size,
+    eps,
+    ADD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program a row; the row stays in registers between the sum of squares and the scaling."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    x = tl.load(x_ptr + row * size + column, mask=inside, other=0.0)
+    dtype = x.dtype
+    if ADD:
+        residual = tl.load(residual_ptr + row * size + column, mask=inside, other=0.0)
+        x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
+        tl.store(new_residual_ptr + row * size + column, x, mask=inside)
+    x32 = x.to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(x32 * x32, 0) / size + eps)
+    weight = tl.load(weight_ptr + column, mask=inside, other=0.0)
+    normed = (x32 * scale).to(dtype).to(tl.float32) * weight.to(tl.float32)
+    tl.store(out_ptr + row * size + column, normed.to(dtype), mask=inside)
+
+
+def _launch(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    x = x.contiguous()
+    size = x.shape[-1]
+    out = torch.empty_like(x)
+    new_residual = out if residual is None else torch.empty_like(x)
+    block = triton.next_power_of_2(size)
+    _rms_norm_kernel[(x.numel() // size,)](
+        x,
+        x if residual is None else residual.contiguous(),
+        weight,
+        out,
+        new_residual,
+        size,
+        eps,
+        ADD=residual is not None,
+        BLOCK=block,
+        num_warps=max(1, min(8, block // 256)),
+    )
+    return out, new_residual
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """[..., size] -> [..., size]; x is not changed."""
+    return _launch(x, None, weight, eps)[0]
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(norm(x + residual), x + residual), both new tensors [..., size]."""
+    return _launch(x, residual, weight, eps)

@@ -1,0 +1,72 @@
+"""The exponential race over a row of logits in one read, greedy rows included."""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 4096  # logits a program looks at
+
+
+@triton.jit
+def _hash32(x):
+    """As sampler._hash32, on uint32."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _race_kernel(
+    logits_ptr,
+    temperature_ptr,
+    keys_ptr,
+    best_score_ptr,
+    best_index_ptr,
+    vocab_size,
+    logits_stride,
+    num_parts,
+    BLOCK: tl.constexpr,
+):
+    """Program (row, part of the vocabulary): the winner of this part and its score."""
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    index = part * BLOCK + tl.arange(0, BLOCK)
+    inside = index < vocab_size
+    logits = tl.load(logits_ptr + row * logits_stride + index, mask=inside, other=float("-inf")).to(tl.float32)
+    temperature = tl.load(temperature_ptr + row)
+    score = logits
+    if temperature > 0:
+        key0 = tl.load(keys_ptr + 2 * row).to(tl.uint32)
+        key1 = tl.load(keys_ptr + 2 * row + 1).to(tl.uint32)
+        x = _hash32(index.to(tl.uint32) * 0x9E3779B1 + key0)
+        x = _hash32(x ^ key1)
+        uniform = ((x >> 8).to(tl.float32) + 0.5) * 5.9604644775390625e-08  # 2^-24
+        score = logits / temperature - tl.log(-tl.log(uniform))
+        score = tl.where(inside, score, float("-inf"))
+    best, where = tl.max(score, 0, return_indices=True)
+    tl.store(best_score_ptr + row * num_parts + part, best)
+    tl.store(best_index_ptr + row * num_parts + part, part * BLOCK + where)
+
+
+@triton.jit
+def _winner_kernel(best_score_ptr, best_index_ptr, out_ptr, num_parts, BLOCK_P: tl.constexpr):
+    """One program a row: the winner among the parts; the lowest index on a tie, as argmax takes."""
+    row = tl.program_id(0).to(tl.int64)
+    p = tl.arange(0, BLOCK_P)
+    score = tl.load(best_score_ptr + row * num_parts + p, mask=p < num_parts, other=float("-inf"))
+    _, part = tl.max(score, 0, return_indices=True)
+    tl.store(out_ptr + row, tl.load(best_index_ptr + row * num_parts + part).to(tl.int64))
+
+
+def exponential_race(logits: torch.Tensor, temperature: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """logits [n, V], temperature [n, 1] fp32 (0: greedy), keys [n, 2] int64 -> token ids [n] int64."""
+    rows, vocab_size = logits.shape
+    parts = triton.cdiv(vocab_size, BLOCK)
+    score = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
+    index = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
+    out = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    _race_kernel[(rows, parts)](
+        logits, temperature, keys, score, index, vocab_size, logits.stride(0), parts, BLOCK=BLOCK, num_warps=8
+    )
+    _winner_kernel[(rows,)](score, index, out, parts, BLOCK_P=triton.next_power_of_2(parts), num_warps=1)
+    return out

@@ -1,0 +1,105 @@
+"""The small operations of a layer behind one object: plain torch (the reference) or fused Triton kernels.
+
+Both compute the same, rounded at the same places. The reference is what a learner reads; the kernels do in one pass
+over memory what it does in several, which is where a decode step's time goes.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanovllm.paged_kv.attention import Attention
+from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.qwen3.rotary import RotaryAngles, apply_rotary
+
+
+class TorchOps:
+    """The reference, on any device."""
+
+    name = "torch"
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x / sqrt(mean(x^2) + eps) * weight over the last dimension; statistics in fp32, x is not changed.
+
+        Zhang and Sennrich, 2019 (arXiv:1910.07467). Rounded to x's dtype before the weight is applied, as Qwen3 does.
+        """
+        x32 = x.float()
+        scale = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+        return (x32 * scale).to(x.dtype) * weight
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """(norm(x + residual), x + residual)."""
+        residual = x + residual
+        return self.rms_norm(residual, weight, eps), residual
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """[T, 2 * n] (gate, then up) -> silu(gate) * up [T, n]."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+    def attend(
+        self,
+        qkv: Tensor,
+        q_weight: Tensor,
+        k_weight: Tensor,
+        eps: float,
+        angles: RotaryAngles,
+        attention: Attention,
+        context: ForwardContext,
+    ) -> Tensor:
+        """Split qkv [T, (Hq + 2 * Hkv) * D] into heads, normalise and rotate q and k, attend; [T, Hq, D]."""
+        heads = qkv.view(qkv.shape[0], -1, attention.head_dim)
+        q, k, v = heads.split([attention.num_heads, attention.num_kv_heads, attention.num_kv_heads], dim=1)
+        q = apply_rotary(self.rms_norm(q, q_weight, eps), angles.cos, angles.sin)
+        k = apply_rotary(self.rms_norm(k, k_weight, eps), angles.cos, angles.sin)
+        return attention(q, k, v, context)
+
+
+class TritonOps(TorchOps):
+    """The fused kernels, on a GPU (or a CPU under Triton's interpreter)."""
+
+    name = "triton"
+
+    def __init__(self) -> None:
+        # Triton is imported only where it is used: it is missing on Windows and macOS.
+        from nanovllm.qwen3.kernels import activation, heads, norm
+
+        self._norm, self._activation, self._heads = norm, activation, heads
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See TorchOps.rms_norm."""
+        return self._norm.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """See TorchOps.add_rms_norm."""
+        return self._norm.add_rms_norm(x, residual, weight, eps)
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """See TorchOps.silu_and_mul."""
+        return self._activation.silu_and_mul(gate_up)
+
+    def attend(
+        self,
+        qkv: Tensor,
+        q_weight: Tensor,
+        k_weight: Tensor,
+        eps: float,
+        angles: RotaryAngles,
+        attention: Attention,
+        context: ForwardContext,
+    ) -> Tensor:
+        """See TorchOps.attend; norm, rotation and the KV store are one kernel."""
+        q, k, v = self._heads.norm_rotate_store(
+            qkv,
+            q_weight,
+            k_weight,
+            eps,
+            angles.table,
+            angles.positions,
+            attention.num_heads,
+            attention.num_kv_heads,
+            context.slot_mapping,
+            attention.k_cache,
+            attention.v_cache,
+        )
+        return attention(q, k, v, context, stored=True)
