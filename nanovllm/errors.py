@@ -23,3 +23,19 @@ class MemoryBudgetError(NanoVLLMError, RuntimeError):
 
 class BackendError(NanoVLLMError, RuntimeError):
     """An attention backend cannot run on this machine or with these settings; the message names the others."""
+
+
+class CollectiveError(NanoVLLMError, RuntimeError):
+    """A collective broke off because another rank is gone; what happened to that rank is the error to look for."""
+
+
+class RankError(NanoVLLMError, RuntimeError):
+    """A rank failed to start, raised, was killed or hung; the engine has been closed and its processes ended.
+
+    rank: which one. worker_traceback: its traceback as text, empty when it left none (killed, stopped).
+    """
+
+    def __init__(self, message: str, rank: int, worker_traceback: str = "") -> None:
+        super().__init__(f"{message}\n\ntraceback of rank {rank}:\n{worker_traceback}" if worker_traceback else message)
+        self.rank = rank
+        self.worker_traceback = worker_traceback

@@ -10,7 +10,7 @@ from nanovllm.engine.checkpoint import eos_token_ids, load_tokenizer, resolve_ch
 from nanovllm.engine.metrics import RequestMetrics
 from nanovllm.engine.outputs import RequestOutput, StepOutput
 from nanovllm.engine.requests import Prompt, check_prompt
-from nanovllm.engine.startup import affordable_blocks, build_runner, make_plan
+from nanovllm.engine.startup import affordable_blocks, build_runner, make_plan, open_pool
 from nanovllm.errors import NanoVLLMError, RequestError
 from nanovllm.paged_kv.batch import SamplingInputs
 from nanovllm.qwen3.parallel import TensorParallelGroup
@@ -31,7 +31,7 @@ class LLMEngine:
         self.plan = make_plan(self.config, folder)
         self.model_runner = build_runner(self.plan, TensorParallelGroup())
         num_blocks = affordable_blocks(self.plan, self.model_runner)
-        self.model_runner.allocate(num_blocks)
+        open_pool(self.plan, self.model_runner, num_blocks)
         self.tokenizer = None if self.config.skip_tokenizer_init else load_tokenizer(folder)
         self.scheduler = Scheduler(
             BlockManager(num_blocks, self.config.kvcache_block_size),
@@ -41,6 +41,7 @@ class LLMEngine:
             eos_token_ids=eos_token_ids(folder, self.tokenizer),
         )
         self.on_event: Callable[[str], None] | None = None
+        self.last_schedule: Schedule | None = None  # of the newest step, for traces
         self._seeds = random.Random(self.config.seed)
         self._next_request_id = 0
         self._prompts: dict[int, str | None] = {}
@@ -93,7 +94,7 @@ class LLMEngine:
         self._check_open()
         self._event("begin")
         self._event("schedule")
-        schedule = self.scheduler.schedule()
+        schedule = self.last_schedule = self.scheduler.schedule()
         self._event("run")
         try:
             token_ids = self._run(schedule)

@@ -12,13 +12,15 @@ from nanovllm.errors import ConfigError
 from nanovllm.paged_kv.attention import bf16_supported
 from nanovllm.paged_kv.backends import BackendChoice, choose_backend, make_backend
 from nanovllm.paged_kv.cache import KVCacheSpec
+from nanovllm.paged_kv.cuda_graphs import graph_batch_sizes
+from nanovllm.paged_kv.memory import MemoryBudget, MemoryMeter
 from nanovllm.paged_kv.model_runner import ModelRunner
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.model import Qwen3ForCausalLM
 from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.parallel import TensorParallelGroup
 from nanovllm.qwen3.sampler import Sampler
-from nanovllm.qwen3.weights import WeightReader, fill_with_random
+from nanovllm.qwen3.weights import DummyWeights, WeightReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ def make_plan(config: EngineConfig, folder: Path) -> Plan:
 def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:
     """One rank's runner: model shard with weights, no cache pool yet. Leaves torch's global defaults alone."""
     device = torch.device("cuda", group.rank) if plan.device_type == "cuda" else torch.device("cpu")
+    meter = MemoryMeter(device) if plan.device_type == "cuda" else None
     fused = plan.device_type == "cuda" and importlib.util.find_spec("triton") is not None
     model = Qwen3ForCausalLM(
         plan.model_config,
@@ -87,10 +90,8 @@ def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:
         group,
         TritonOps() if fused else TorchOps(),
     )
-    if plan.config.load_format == "dummy":
-        fill_with_random(model, (plan.config.seed or 0) * 1000003 + group.rank)
-    else:
-        model.load(WeightReader(plan.folder, show_progress=group.rank == 0))
+    dummy = plan.config.load_format == "dummy"
+    model.load(DummyWeights(plan.config.seed or 0) if dummy else WeightReader(plan.folder, group.rank == 0))
     first = model.attention_layers[0]
     spec = KVCacheSpec(
         num_layers=plan.model_config.num_hidden_layers,
@@ -99,7 +100,7 @@ def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:
         block_size=plan.config.kvcache_block_size,
         dtype=plan.dtype,
     )
-    return ModelRunner(model, Sampler(fused), spec, device)
+    return ModelRunner(model, Sampler(fused), spec, device, meter)
 
 
 def useful_blocks(plan: Plan) -> int:
@@ -109,9 +110,55 @@ def useful_blocks(plan: Plan) -> int:
 
 
 def affordable_blocks(plan: Plan, runner: ModelRunner) -> int:
-    """Blocks that this rank's memory allows. The engine takes the minimum over ranks."""
-    if plan.config.num_kvcache_blocks is not None:
-        return plan.config.num_kvcache_blocks
+    """Blocks that this rank's memory allows, or the requested number. The engine takes the ranks' minimum."""
+    requested = plan.config.num_kvcache_blocks
+    if runner.meter is not None:
+        blocks = measure_budget(plan, runner, runner.meter).blocks(runner.spec, requested)
+        return blocks if requested else min(blocks, useful_blocks(plan))
+    if requested is not None:
+        return requested
     budget = int(plan.config.cpu_kvcache_gib * 2**30) // plan.config.tensor_parallel_size
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else budget * 2
     return min(runner.spec.blocks_in(min(budget, physical // 2)), useful_blocks(plan))
+
+
+def wants_graphs(plan: Plan, runner: ModelRunner) -> bool:
+    """True when decode is to be recorded: on a GPU, not refused by the caller, and possible with the backend."""
+    supported = runner.model.attention_layers[0].backend.supports_cuda_graphs
+    return plan.device_type == "cuda" and not plan.config.enforce_eager and supported
+
+
+def measure_budget(plan: Plan, runner: ModelRunner, meter: MemoryMeter) -> MemoryBudget:
+    """Warm up at the worst case, see what it takes, and reserve what the graphs will take."""
+    meter.start_peak()
+    runner.warm_up(plan.max_batch_tokens, plan.config.max_num_seqs, plan.max_model_len)
+    peak = meter.peak()
+    graphs = _graph_bytes(plan, runner, meter) if wants_graphs(plan, runner) else 0
+    return meter.budget(peak, graphs, plan.config.gpu_memory_utilization)
+
+
+def _graph_bytes(plan: Plan, runner: ModelRunner, meter: MemoryMeter) -> int:
+    """What all graphs will take. The largest is recorded for a try, on a pool of one block, then the two largest.
+
+    The others reuse its memory, so each adds only its bookkeeping: the difference of the two trials.
+    """
+    sizes = graph_batch_sizes(plan.config.max_num_seqs)
+    runner.allocate(1)
+    taken = []
+    for trial in (sizes[-1:], sizes[-2:]):
+        free_before = meter.free()
+        if not runner.capture_graphs(plan.config.max_num_seqs, plan.max_model_len, trial):
+            runner.release_pool()
+            return 0  # the real capture fails too, and says so
+        taken.append(free_before - meter.free())
+        runner.release_graphs()
+    runner.release_pool()
+    each = max(taken[1] - taken[0], 2**20)
+    return taken[0] + each * len(sizes)
+
+
+def open_pool(plan: Plan, runner: ModelRunner, num_blocks: int) -> None:
+    """Allocate the pool and record the graphs: the last part of a rank's start."""
+    runner.allocate(num_blocks)
+    if wants_graphs(plan, runner):
+        runner.capture_graphs(plan.config.max_num_seqs, plan.max_model_len)

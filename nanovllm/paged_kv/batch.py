@@ -50,12 +50,17 @@ class SamplingInputs:
     seed: np.ndarray  # [n] int64
     position: np.ndarray  # [n] int64, the index that the new token will have in its sequence
 
+    @property
+    def cuts_vocabulary(self) -> bool:
+        """True when a row asks for top-k or top-p, which need the logits sorted."""
+        return bool((self.top_k > 0).any() or (self.top_p < 1).any())
+
     @classmethod
     def of(cls, seqs: Seq[Sequence]) -> "SamplingInputs":
         """Collect them for `seqs` (only those whose last known token is in the step)."""
         params = [s.sampling_params for s in seqs]
         return cls(
-            temperature=np.array([p.temperature for p in params], np.float32),
+            temperature=np.array([0.0 if p.is_greedy else p.temperature for p in params], np.float32),
             top_k=np.array([p.top_k for p in params], np.int64),
             top_p=np.array([p.top_p for p in params], np.float32),
             seed=np.array([s.seed for s in seqs], np.int64),

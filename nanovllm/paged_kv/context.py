@@ -45,12 +45,15 @@ class ForwardContext:
     def key_slots(self, block_size: int) -> Tensor:
         """[B, max_seqlen_k] int64: the cache slot of every position, read off the block tables; computed once a step.
 
-        Positions past a sequence's end map to some slot of block 0; attention masks them.
+        Positions past a sequence's end map to its own first slot: attention masks them, but a weight of 0 times a NaN
+        is a NaN, so the slot must be one whose K/V this sequence computed.
         """
         cached: Tensor | None = self.__dict__.get("_key_slots")
         if cached is None:
             assert self.block_tables is not None
             offsets = torch.arange(block_size, device=self.block_tables.device)
             slots = self.block_tables.to(torch.int64).unsqueeze(-1) * block_size + offsets
-            cached = self.__dict__["_key_slots"] = slots.flatten(1)[:, : self.max_seqlen_k]
+            slots = slots.flatten(1)[:, : self.max_seqlen_k]
+            inside = torch.arange(slots.shape[1], device=slots.device) < self.context_lens.unsqueeze(1)
+            cached = self.__dict__["_key_slots"] = slots.where(inside, slots[:, :1])
         return cached

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nanovllm.paged_kv.attention import Attention
-from nanovllm.paged_kv.batch import DeviceBatch, SamplingInputs, prepare, to_device
+from nanovllm.paged_kv.batch import DeviceBatch, HostBatch, SamplingInputs, prepare, to_device
 from nanovllm.paged_kv.cache import KVCache, KVCacheSpec
 from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, graph_batch_sizes
+from nanovllm.paged_kv.memory import MemoryMeter
 from nanovllm.scheduler.sequence import ScheduledSlice
 
 
@@ -38,6 +42,14 @@ class TokenSampler(Protocol):
         """Move a step's sampling inputs to the device."""
         ...
 
+    def row_keys(self, inputs: SamplingInputs) -> np.ndarray:
+        """[n, 2] int64: what seeds each row's draws."""
+        ...
+
+    def race(self, logits: Tensor, temperature: Tensor, keys: Tensor) -> Tensor:
+        """[n, vocab_size] -> [n] int64 without top-k and top-p; no host wait, so a CUDA graph can record it."""
+        ...
+
     def __call__(self, logits: Tensor, tensors: Any) -> Tensor:
         """[n, vocab_size] -> [n] int64."""
         ...
@@ -47,24 +59,74 @@ class ModelRunner:
     """Owns one rank's model shard and cache pool. `allocate` must be called once before the first `run`.
 
     last_batch, last_sampled: the tensors of the newest step as they are on the device, for traces.
+    last_graph_size: rows of the CUDA graph that ran it, None without a graph.
     on_phase: called with "prepare", "forward", "sample" as each begins; None costs nothing.
     """
 
-    def __init__(self, model: CausalModel, sampler: TokenSampler, spec: KVCacheSpec, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: CausalModel,
+        sampler: TokenSampler,
+        spec: KVCacheSpec,
+        device: torch.device,
+        meter: MemoryMeter | None = None,
+    ) -> None:
         self.model = model
+        self.meter = meter  # of the GPU's memory since before the model was built; None on a CPU
         self.sampler = sampler
         self.spec = spec
         self.device = device
         self.cache: KVCache | None = None
+        self.graphs: DecodeGraphs | None = None
         self.last_batch: DeviceBatch | None = None
         self.last_sampled: Tensor | None = None
+        self.last_graph_size: int | None = None
         self.on_phase: Callable[[str], None] | None = None
+
+    # --- before the first step --------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def warm_up(self, num_tokens: int, max_num_seqs: int, max_model_len: int) -> None:
+        """Run the largest prefill, and logits with the costliest sampling for max_num_seqs rows. Needs no pool.
+
+        It compiles kernels and shows the peak of memory; the numbers themselves are thrown away.
+        """
+        lens = [max_model_len] * (num_tokens // max_model_len) + [num_tokens % max_model_len]
+        slices = [ScheduledSlice(i, [0] * n, 0, n, [0] * n) for i, n in enumerate(lens) if n]
+        host = prepare(slices, True, self.spec.block_size)
+        host.slot_mapping[:] = -1
+        batch = to_device(host, self.device)
+        hidden = self.model(batch.input_ids, batch.positions, batch.context)
+        rows = torch.arange(max_num_seqs, device=self.device) % num_tokens
+        logits = self.model.compute_logits(hidden, replace(batch.context, last_token_rows=rows))
+        if logits is not None:
+            ones = np.ones(max_num_seqs)
+            inputs = SamplingInputs(
+                ones.astype(np.float32), ones.astype(np.int64), ones.astype(np.float32), *[ones.astype(np.int64)] * 2
+            )
+            self.sampler(logits, self.sampler.prepare(inputs, self.device))
 
     def allocate(self, num_blocks: int) -> None:
         """Create the pool and hand each layer its views."""
         self.cache = KVCache(self.spec, num_blocks, self.device)
         for index, layer in enumerate(self.model.attention_layers):
             layer.bind(*self.cache.layer(index))
+
+    @torch.inference_mode()
+    def capture_graphs(self, max_num_seqs: int, max_model_len: int, sizes: list[int] | None = None) -> bool:
+        """Record decode for every batch size (or `sizes`); False if it failed, and then decode runs eagerly."""
+        max_blocks = -(-max_model_len // self.spec.block_size)
+        buffers = DecodeBuffers(max_num_seqs, max_blocks, self.device)
+        graphs = DecodeGraphs(self.model, self._head, buffers, max_model_len)
+        self.graphs = graphs if graphs.capture(sizes or graph_batch_sizes(max_num_seqs)) else None
+        return self.graphs is not None
+
+    def _head(self, hidden: Tensor, context: ForwardContext, temperature: Tensor, keys: Tensor) -> Tensor | None:
+        """Logits and the race: what follows the body in a recorded decode step."""
+        logits = self.model.compute_logits(hidden, context)
+        return None if logits is None else self.sampler.race(logits, temperature.unsqueeze(1), keys)
+
+    # --- one step ---------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def run(
@@ -75,26 +137,78 @@ class ModelRunner:
         sampling: how to sample those that need a token, in order; None on ranks other than 0, which sample nothing.
         """
         self._phase("prepare")
-        batch = to_device(prepare(slices, is_prefill, self.spec.block_size), self.device)
-        self.last_batch, self.last_sampled = batch, None
-        self._phase("forward")
-        hidden = self.model(batch.input_ids, batch.positions, batch.context)
+        host = prepare(slices, is_prefill, self.spec.block_size)
+        self.last_sampled = self.last_graph_size = None
         if is_prefill and not any(s.needs_token for s in slices):
+            self._forward(host)
             return [None] * len(slices)  # only unfinished chunks: nobody reads logits
-        logits = self.model.compute_logits(hidden, batch.context)
-        if logits is None or sampling is None:
+        use_graph = self.graphs is not None and not is_prefill
+        sampled = self._run_graph(host, sampling) if use_graph else self._run_eager(host, sampling)
+        if sampled is None:
             return [None] * len(slices)
-        self._phase("sample")
-        self.last_sampled = self.sampler(logits, self.sampler.prepare(sampling, self.device))
-        ids = iter(self.last_sampled.tolist())
+        self.last_sampled = sampled
+        ids = iter(sampled.tolist())
         return [next(ids) if s.needs_token else None for s in slices]
+
+    def _forward(self, host: HostBatch) -> tuple[Tensor, ForwardContext]:
+        """Copy the batch to the device and run the layers; hidden [T, hidden_size]."""
+        self.last_batch = batch = to_device(host, self.device)
+        self._phase("forward")
+        return self.model(batch.input_ids, batch.positions, batch.context), batch.context
+
+    def _run_eager(self, host: HostBatch, sampling: SamplingInputs | None) -> Tensor | None:
+        """One kernel launch after the other; sampled ids, or None on ranks that do not sample."""
+        hidden, context = self._forward(host)
+        logits = self.model.compute_logits(hidden, context)
+        if logits is None or sampling is None:
+            return None
+        self._phase("sample")
+        return self.sampler(logits, self.sampler.prepare(sampling, self.device))
+
+    def _run_graph(self, host: HostBatch, sampling: SamplingInputs | None) -> Tensor | None:
+        """Replay the recorded step of the next batch size; sampled ids [B], or None on ranks that do not sample."""
+        assert self.graphs is not None
+        num_seqs = len(host.input_ids)
+        size = self.last_graph_size = self.graphs.padded_size(num_seqs)
+        temperature, keys = (
+            (None, None) if sampling is None else (sampling.temperature, self.sampler.row_keys(sampling))
+        )
+        buffers = self.graphs.buffers
+        buffers.fill(host, temperature, keys, size)
+        context = buffers.context(num_seqs, host.max_seqlen_k)
+        self.last_batch = DeviceBatch(
+            buffers.device["input_ids"][:num_seqs], buffers.device["positions"][:num_seqs], context
+        )
+        self._phase("forward")
+        hidden = self.graphs.run_body(size)
+        if sampling is None or not sampling.cuts_vocabulary:
+            sampled = self.graphs.run_head(size)
+            return None if sampled is None else sampled[:num_seqs]
+        logits = self.model.compute_logits(hidden, context)  # padded, as on the other ranks
+        assert logits is not None
+        self._phase("sample")
+        return self.sampler(logits[:num_seqs], self.sampler.prepare(sampling, self.device))
 
     def _phase(self, name: str) -> None:
         if self.on_phase is not None:
             self.on_phase(name)
 
-    def close(self) -> None:
-        """Let go of the pool and the weights."""
+    def release_graphs(self) -> None:
+        """Forget the recorded steps."""
+        if self.graphs is not None:
+            self.graphs.clear()
+        self.graphs = self.last_batch = self.last_sampled = None
+
+    def release_pool(self) -> None:
+        """Unbind the layers and free the pool."""
         for layer in self.model.attention_layers:
             layer.k_cache = layer.v_cache = None
         self.cache = self.last_batch = self.last_sampled = None
+
+    def close(self) -> None:
+        """Let go of graphs, pool and weights, and give the memory back to the device."""
+        self.release_graphs()
+        self.release_pool()
+        del self.model
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanovllm.qwen3.parallel import TensorParallelGroup
-from nanovllm.qwen3.weights import WeightReader, empty_parameter
+from nanovllm.qwen3.weights import Weights, empty_parameter
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -25,7 +25,7 @@ class VocabParallelEmbedding(nn.Module):
         self.num_real_rows = max(0, min(self.num_rows, vocab_size - self.first_row))
         self.weight = empty_parameter(self.num_rows, hidden_size, dtype=dtype, device=device)
 
-    def load(self, reader: WeightReader, prefix: str) -> None:
+    def load(self, reader: Weights, prefix: str) -> None:
         """Fill this rank's rows from `prefix`.weight [vocab_size, hidden_size]."""
         self.weight[self.num_real_rows :] = 0
         real = self.num_real_rows

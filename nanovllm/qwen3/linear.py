@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanovllm.qwen3.parallel import TensorParallelGroup, kv_head_range, shard_size
-from nanovllm.qwen3.weights import WeightReader, empty_parameter
+from nanovllm.qwen3.weights import Weights, empty_parameter
 
 
 class MergedColumnParallelLinear(nn.Module):
@@ -26,7 +26,7 @@ class MergedColumnParallelLinear(nn.Module):
         self.local_sizes = [shard_size(size, group, "output features") for size in out_sizes]
         self.weight = empty_parameter(sum(self.local_sizes), in_size, dtype=dtype, device=device)
 
-    def load(self, reader: WeightReader, prefixes: list[str]) -> None:
+    def load(self, reader: Weights, prefixes: list[str]) -> None:
         """Fill from one checkpoint tensor a projection, reading only this rank's rows of each."""
         offset = 0
         for prefix, size in zip(prefixes, self.local_sizes, strict=True):
@@ -65,7 +65,7 @@ class QKVParallelLinear(nn.Module):
         self.weight = empty_parameter(rows, hidden_size, dtype=dtype, device=device)
         self.bias = empty_parameter(rows, dtype=dtype, device=device) if bias else None
 
-    def load(self, reader: WeightReader, prefixes: tuple[str, str, str]) -> None:
+    def load(self, reader: Weights, prefixes: tuple[str, str, str]) -> None:
         """Fill from the q, k and v tensors, reading only this rank's heads of each."""
         q = (self.first_head, self.num_heads)
         kv = (self.first_kv_head, self.num_kv_heads)
@@ -105,7 +105,7 @@ class RowParallelLinear(nn.Module):
         self.weight = empty_parameter(out_size, self.local_size, dtype=dtype, device=device)
         self.bias = empty_parameter(out_size, dtype=dtype, device=device) if bias else None
 
-    def load(self, reader: WeightReader, prefix: str) -> None:
+    def load(self, reader: Weights, prefix: str) -> None:
         """Fill the weight, reading only this rank's columns, and the whole bias."""
         reader.fill(self.weight, f"{prefix}.weight", shard=(1, self.group.rank * self.local_size, self.local_size))
         if self.bias is not None:

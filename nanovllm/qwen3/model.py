@@ -12,7 +12,7 @@ from nanovllm.qwen3.norm import RMSNorm
 from nanovllm.qwen3.ops import TorchOps
 from nanovllm.qwen3.parallel import TensorParallelGroup
 from nanovllm.qwen3.rotary import RotaryAngles, RotaryEmbedding
-from nanovllm.qwen3.weights import WeightReader
+from nanovllm.qwen3.weights import Weights
 
 
 class Qwen3Attention(nn.Module):
@@ -40,7 +40,7 @@ class Qwen3Attention(nn.Module):
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device, ops)
         self.attention = Attention(self.num_heads, self.num_kv_heads, self.head_dim, backend)
 
-    def load(self, reader: WeightReader, prefix: str) -> None:
+    def load(self, reader: Weights, prefix: str) -> None:
         """Fill from the checkpoint tensors `prefix`.q_proj and so on."""
         self.qkv_proj.load(reader, (f"{prefix}.q_proj", f"{prefix}.k_proj", f"{prefix}.v_proj"))
         self.o_proj.load(reader, f"{prefix}.o_proj")
@@ -72,7 +72,7 @@ class Qwen3MLP(nn.Module):
         self.gate_up_proj = MergedColumnParallelLinear(hidden, [inner, inner], group, dtype, device)
         self.down_proj = RowParallelLinear(inner, hidden, False, group, f"{name}.down_proj", dtype, device)
 
-    def load(self, reader: WeightReader, prefix: str) -> None:
+    def load(self, reader: Weights, prefix: str) -> None:
         """Fill from `prefix`.gate_proj, up_proj and down_proj."""
         self.gate_up_proj.load(reader, [f"{prefix}.gate_proj", f"{prefix}.up_proj"])
         self.down_proj.load(reader, f"{prefix}.down_proj")
@@ -102,7 +102,7 @@ class Qwen3DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device, ops)
         self.mlp = Qwen3MLP(config, f"{name}.mlp", ops, group, dtype, device)
 
-    def load(self, reader: WeightReader, prefix: str) -> None:
+    def load(self, reader: Weights, prefix: str) -> None:
         """Fill the layer's four parts."""
         for part in ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"):
             getattr(self, part).load(reader, f"{prefix}.{part}")
@@ -149,7 +149,7 @@ class Qwen3ForCausalLM(nn.Module):
         self.rotary = RotaryEmbedding(config, max_positions, device)
 
     @torch.no_grad()
-    def load(self, reader: WeightReader) -> None:
+    def load(self, reader: Weights) -> None:
         """Fill every parameter from the checkpoint; refuse it unless every tensor is used as the config says."""
         self.embed_tokens.load(reader, "model.embed_tokens")
         for index, layer in enumerate(self.decoder_layers):

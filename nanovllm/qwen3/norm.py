@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from nanovllm.qwen3.ops import TorchOps
-from nanovllm.qwen3.weights import WeightReader, empty_parameter
+from nanovllm.qwen3.weights import Weights, empty_parameter
 
 
 class RMSNorm(nn.Module):
@@ -18,7 +18,7 @@ class RMSNorm(nn.Module):
         self.ops = ops or TorchOps()
         self.weight = empty_parameter(size, dtype=dtype, device=device)
 
-    def load(self, reader: WeightReader, prefix: str) -> None:
+    def load(self, reader: Weights, prefix: str) -> None:
         """Fill the weight [size] from `prefix`.weight."""
         reader.fill(self.weight, f"{prefix}.weight")
 

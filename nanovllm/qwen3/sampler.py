@@ -17,6 +17,7 @@ from torch import Tensor
 from nanovllm.paged_kv.batch import SamplingInputs
 
 _MASK = 0xFFFFFFFF
+CUT_ROWS = 64  # rows whose logits are sorted at once
 
 
 @dataclass
@@ -92,16 +93,20 @@ class Sampler:
 
             self._race = exponential_race
 
+    def row_keys(self, inputs: SamplingInputs) -> np.ndarray:
+        """[n, 2] int64: see `row_keys`."""
+        return row_keys(inputs.seed, inputs.position)
+
     def prepare(self, inputs: SamplingInputs, device: torch.device) -> SamplingTensors:
         """Move a step's sampling inputs to the device."""
 
         def column(values: np.ndarray) -> Tensor:
             return torch.from_numpy(values).unsqueeze(1).to(device, non_blocking=True)
 
-        cut = bool((inputs.top_k > 0).any() or (inputs.top_p < 1).any())
+        cut = inputs.cuts_vocabulary
         return SamplingTensors(
             temperature=column(inputs.temperature),
-            keys=torch.from_numpy(row_keys(inputs.seed, inputs.position)).to(device, non_blocking=True),
+            keys=torch.from_numpy(self.row_keys(inputs)).to(device, non_blocking=True),
             top_k=column(inputs.top_k) if cut else None,
             top_p=column(inputs.top_p) if cut else None,
             any_random=bool((inputs.temperature > 0).any()),
@@ -109,15 +114,26 @@ class Sampler:
 
     def __call__(self, logits: Tensor, tensors: SamplingTensors) -> Tensor:
         """logits [n, vocab_size] -> token ids [n] int64."""
-        if self._race is not None and tensors.top_k is None:
-            return self._race(logits, tensors.temperature, tensors.keys)
-        logits = logits.float()
-        greedy_ids = logits.argmax(dim=-1)
         if not tensors.any_random:
-            return greedy_ids
-        is_greedy = tensors.temperature == 0
-        scaled = logits / tensors.temperature.masked_fill(is_greedy, 1.0)
-        if tensors.top_k is not None and tensors.top_p is not None:
-            scaled = keep_top(scaled, tensors.top_k, tensors.top_p)
-        race = scaled - exponential_draws(tensors.keys, logits.shape[-1]).log()
-        return torch.where(is_greedy.squeeze(1), greedy_ids, race.argmax(dim=-1))
+            return logits.argmax(dim=-1)
+        if tensors.top_k is None or tensors.top_p is None:
+            return self.race(logits, tensors.temperature, tensors.keys)
+        chosen = []
+        for first in range(0, logits.shape[0], CUT_ROWS):  # sorting takes about 30 bytes a logit: a few rows at a time
+            rows = slice(first, first + CUT_ROWS)
+            temperature = tensors.temperature[rows]
+            scaled = logits[rows].float() / temperature.masked_fill(temperature == 0, 1.0)
+            kept = keep_top(scaled, tensors.top_k[rows], tensors.top_p[rows])
+            drawn = self.race(kept, temperature.sign(), tensors.keys[rows])  # already divided by the temperature
+            chosen.append(drawn)
+        return torch.cat(chosen)
+
+    def race(self, logits: Tensor, temperature: Tensor, keys: Tensor) -> Tensor:
+        """logits [n, vocab_size], temperature [n, 1] (0: greedy), keys [n, 2] -> token ids [n] int64."""
+        if self._race is not None:
+            return self._race(logits, temperature, keys)
+        logits = logits.float()
+        is_greedy = temperature == 0
+        scores = logits / temperature.masked_fill(is_greedy, 1.0)
+        scores = scores - exponential_draws(keys, logits.shape[-1]).log()
+        return torch.where(is_greedy, logits, scores).argmax(dim=-1)

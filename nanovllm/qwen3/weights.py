@@ -1,6 +1,7 @@
 """From a checkpoint on disk to parameters on the device: only the needed bytes, and every tensor accounted for."""
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -135,16 +136,44 @@ def _check_shape(name: str, shape: list[int], target: Tensor, shard: tuple[int, 
         )
 
 
-@torch.no_grad()
-def fill_with_random(module: nn.Module, seed: int) -> None:
-    """Dummy weights: small normal numbers, ones for norms. Speed does not depend on the values.
+class DummyWeights:
+    """Stands in for a WeightReader when only speed matters: ones for norms, small pseudo-random numbers elsewhere.
 
-    Drawn on the parameter's device from a generator of its own, so no global random state changes.
+    Each number is a function of seed, tensor name, row and column alone, so every sharding builds the same model and
+    no random state of torch is touched. Uniform with a standard deviation of 0.02.
     """
-    for name, parameter in module.named_parameters():
-        generator = torch.Generator(parameter.device).manual_seed(seed)
-        if parameter.dim() == 1 and "norm" in name:
-            parameter.fill_(1.0)
-        else:
-            parameter.normal_(0.0, 0.02, generator=generator)
-        seed += 1
+
+    bytes_read = 0
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def fill(
+        self,
+        parameter: Tensor,
+        name: str,
+        into: tuple[int, int] | None = None,
+        shard: tuple[int, int, int] | None = None,
+    ) -> None:
+        """See WeightReader.fill."""
+        target = parameter if into is None else parameter[into[0] : into[0] + into[1]]
+        if target.dim() == 1:
+            target.fill_(1.0 if "norm" in name else 0.0)
+            return
+        dim, first, _ = shard or (0, 0, 0)
+        key = zlib.crc32(f"{self._seed} {name}".encode())
+        columns = torch.arange(target.shape[1], device=target.device) + (first if dim == 1 else 0)
+        chunk = max(1, 2**22 // max(1, target.shape[1]))  # rows at a time, to bound the int64 temporaries
+        for start in range(0, target.shape[0], chunk):
+            part = target[start : start + chunk]
+            rows = torch.arange(part.shape[0], device=target.device) + start + (first if dim == 0 else 0)
+            x = (rows.unsqueeze(1) * 0x9E3779B1 + columns * 0x85EBCA77 + key) & 0xFFFFFFFF
+            x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+            x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+            part.copy_(((x ^ (x >> 16)).float() / 2**32 - 0.5) * (0.02 * 12**0.5))
+
+    def finish(self, ignored: frozenset[str] = frozenset()) -> None:
+        """Nothing to close."""
+
+
+Weights = WeightReader | DummyWeights

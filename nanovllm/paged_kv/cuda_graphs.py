@@ -1,0 +1,164 @@
+"""CUDA graphs for decode: record a step's few hundred kernel launches once a batch size, then replay them in one call.
+
+A graph replays the same kernels on the same addresses, so its inputs live in buffers that never move (`DecodeBuffers`),
+and a batch is padded to the next recorded size. A padded row stores nothing (slot -1), sees no key (context length 0)
+and is sampled greedily from whatever comes out; nobody reads it.
+"""
+
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nanovllm.paged_kv.batch import HostBatch
+from nanovllm.paged_kv.context import ForwardContext
+
+
+def graph_batch_sizes(max_num_seqs: int) -> list[int]:
+    """1, 2, 4, 8, every multiple of 16, and always the largest allowed batch; ascending."""
+    sizes = {1, 2, 4, 8, *range(16, max_num_seqs + 1, 16), max_num_seqs}
+    return sorted(s for s in sizes if s <= max_num_seqs)
+
+
+class DecodeBuffers:
+    """The fixed inputs of the recorded steps: views into one device buffer, filled by one copy from pinned memory.
+
+    [max_num_seqs] each: input_ids, positions, slot_mapping (int64), keys [.., 2] (int64), temperature (fp32),
+    context_lens (int32); and block_tables [max_num_seqs, max_blocks] (int32) last, so that a small batch copies a
+    short prefix of the buffer.
+    """
+
+    _COLUMNS = (
+        ("input_ids", np.int64, 1),
+        ("positions", np.int64, 1),
+        ("slot_mapping", np.int64, 1),
+        ("keys", np.int64, 2),
+        ("temperature", np.float32, 1),
+        ("context_lens", np.int32, 1),
+    )
+
+    def __init__(self, max_num_seqs: int, max_blocks: int, device: torch.device) -> None:
+        self.max_blocks = max_blocks
+        self._header = sum(np.dtype(t).itemsize * width for _, t, width in self._COLUMNS) * max_num_seqs
+        num_bytes = self._header + 4 * max_num_seqs * max_blocks
+        self._host = torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        self.host: dict[str, np.ndarray] = {}
+        self.device: dict[str, Tensor] = {}
+        offset = 0
+        for name, dtype, width in (*self._COLUMNS, ("block_tables", np.int32, max_blocks)):
+            shape = (max_num_seqs, width) if width > 1 or name == "block_tables" else (max_num_seqs,)
+            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            self.host[name] = self._host.numpy()[offset : offset + size].view(dtype).reshape(shape)
+            torch_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+            self.device[name] = self._device[offset : offset + size].view(torch_dtype).view(shape)
+            offset += size
+
+    def fill(self, batch: HostBatch, temperature: np.ndarray | None, keys: np.ndarray | None, size: int) -> None:
+        """Copy `batch` in, padded to `size` rows. temperature and keys are None where nothing is sampled."""
+        assert batch.block_tables is not None
+        num_seqs, width = batch.block_tables.shape
+        host, real, padding = self.host, slice(0, num_seqs), slice(num_seqs, size)
+        host["input_ids"][real], host["input_ids"][padding] = batch.input_ids, 0
+        host["positions"][real], host["positions"][padding] = batch.positions, 0
+        host["slot_mapping"][real], host["slot_mapping"][padding] = batch.slot_mapping, -1
+        host["context_lens"][real], host["context_lens"][padding] = batch.context_lens, 0
+        host["block_tables"][real, :width], host["block_tables"][padding] = batch.block_tables, 0
+        host["temperature"][:size] = 0
+        if temperature is not None:
+            host["temperature"][real] = temperature
+            host["keys"][real] = keys
+        used = self._header + 4 * size * self.max_blocks
+        self._device[:used].copy_(self._host[:used], non_blocking=True)
+
+    def context(self, size: int, max_seqlen_k: int) -> ForwardContext:
+        """The metadata of the first `size` rows."""
+        d = self.device
+        tables = d["block_tables"][:size]
+        return ForwardContext(
+            False, d["slot_mapping"][:size], d["context_lens"][:size], tables, max_seqlen_k=max_seqlen_k
+        )
+
+
+class DecodeGraphs:
+    """The recorded decode steps of one runner.
+
+    body: (input_ids, positions, context) -> hidden [B, hidden_size].
+    head: (hidden, context, temperature, keys) -> sampled ids [B], or None on ranks that do not sample. It is recorded
+    apart from the body, because rows with top-k or top-p are sampled outside of it.
+    """
+
+    def __init__(
+        self,
+        body: Callable[[Tensor, Tensor, ForwardContext], Tensor],
+        head: Callable[[Tensor, ForwardContext, Tensor, Tensor], Tensor | None],
+        buffers: DecodeBuffers,
+        max_model_len: int,
+    ) -> None:
+        self.buffers = buffers
+        self.sizes: list[int] = []  # recorded, ascending
+        self._body, self._head, self._max_model_len = body, head, max_model_len
+        self._graphs: dict[int, tuple[Any, Any]] = {}
+        self._hidden: dict[int, Tensor] = {}
+        self._sampled: dict[int, Tensor | None] = {}
+        self._pool: Any = None
+
+    def capture(self, sizes: list[int]) -> bool:
+        """Record the given batch sizes. If it fails nothing stays recorded, a warning says so; returns success."""
+        try:
+            # Largest first: the smaller graphs then reuse its memory.
+            for size in sorted(sizes, reverse=True):
+                self._capture_one(size)
+        except Exception as e:
+            self.clear()
+            message = f"CUDA graph capture failed ({type(e).__name__}: {e}); decoding without graphs, which is slower"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            return False
+        self.sizes = sorted(self._graphs)
+        return True
+
+    def _capture_one(self, size: int) -> None:
+        d = self.buffers.device
+        inputs = d["input_ids"][:size], d["positions"][:size], self.buffers.context(size, self._max_model_len)
+        d["slot_mapping"].fill_(-1)  # the recording runs store nothing and read no keys
+        d["context_lens"].fill_(0)
+        d["positions"].fill_(0)
+        d["input_ids"].fill_(0)
+        hidden = self._body(*inputs)  # compiles kernels and sets up libraries, which capture does not allow
+        self._head(hidden, inputs[2], d["temperature"][:size], d["keys"][:size])
+        torch.cuda.synchronize(self.buffers.device["input_ids"].device)
+        body, head = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(body, pool=self._pool):
+            hidden = self._body(*inputs)
+        self._pool = self._pool or body.pool()
+        with torch.cuda.graph(head, pool=self._pool):
+            sampled = self._head(hidden, inputs[2], d["temperature"][:size], d["keys"][:size])
+        self._graphs[size] = body, head
+        self._hidden[size], self._sampled[size] = hidden, sampled
+
+    def padded_size(self, num_seqs: int) -> int:
+        """The smallest recorded batch size that holds `num_seqs` rows."""
+        return self.sizes[bisect_left(self.sizes, num_seqs)]
+
+    def run_body(self, size: int) -> Tensor:
+        """Replay the body on the buffers' rows; hidden [size, hidden_size], valid until the next replay."""
+        self._graphs[size][0].replay()
+        return self._hidden[size]
+
+    def run_head(self, size: int) -> Tensor | None:
+        """Replay logits and sampling on the body's hidden states; ids [size], None on ranks that do not sample."""
+        self._graphs[size][1].replay()
+        return self._sampled[size]
+
+    def clear(self) -> None:
+        """Forget every graph and its memory."""
+        self._graphs.clear()
+        self._hidden.clear()
+        self._sampled.clear()
+        self._pool, self.sizes = None, []
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
