@@ -25,7 +25,7 @@ Piece = tuple[str, int]
 
 # How often a short document of each kind is drawn when the rest of a row is filled.
 SHORT: dict[str, float] = {
-    "count": 1.5, "count_to": 1.5, "copy": 3.0, "sort": 8.0, "add": 14.0, "series": 2.0, "story": 1.0, "prose": 0.8,
+    "count": 4.0, "count_to": 1.5, "copy": 4.0, "sort": 8.0, "add": 14.0, "series": 2.0, "story": 1.0, "prose": 0.8,
     "greeting": 0.3,
 }  # fmt: skip
 CHAT_SHARE = 0.4

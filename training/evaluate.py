@@ -48,8 +48,8 @@ def banded_recall(low: int, high: int, n: int, seed: int) -> list[tasks.Example]
 
 
 def suite(n: int, seed: int) -> dict[str, list[tasks.Example]]:
-    """The held-out examples of every exact task; recall by bands of distance in tokens."""
-    groups = {name: tasks.examples(name, n, seed) for name, task in tasks.TASKS.items() if task.exact}
+    """Up to `n` different held-out examples of every exact task; recall by bands of distance in tokens."""
+    groups = {name: tasks.distinct(name, n, seed) for name, task in tasks.TASKS.items() if task.exact}
     del groups["recall"]
     for low, high in BANDS:
         groups[f"recall {low}-{high}"] = banded_recall(low, high, n, seed)

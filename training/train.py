@@ -235,7 +235,7 @@ def main() -> None:
     for process in workers:
         process.terminate()
     if args.final_n:
-        run.log.append({"final": run.accuracy(many.get(), rounded=True), "n": args.final_n})
+        run.log.append({"final": run.accuracy(many.get(), rounded=True), "n": {k: len(v) for k, v in many.get().items()}})
         print(json.dumps(run.log[-1], indent=1), flush=True)
         run.save()
     os._exit(0)  # a queue with unread batches would keep the process waiting for its feeder

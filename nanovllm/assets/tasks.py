@@ -4,9 +4,9 @@ Pure Python, no torch. Each task makes `Example`s from a seed; a prompt belongs 
 held-out side by a hash of its text, so a test can ask for prompts that no training step has seen.
 
     >>> from nanovllm.assets.tasks import examples
-    >>> one = examples("count", 1, seed=0, start=17)[0]
+    >>> one = examples("count", 1, split="any", start=17, shown=4)[0]
     >>> one.prompt, one.answer
-    ('count: 17 18 19 20 ->', ' 21 22 23 24 25 26 27 28')
+    ('count: 17 18 19 20', ' 21 22 23 24 25 26 27 28')
 
 `prompt`/`answer` is the plain form (generation ends with `<|endoftext|>`); `question`/`reply` is the same example for
 a chat (the reply ends with `<|im_end|>`). The end marks are not part of the strings.
@@ -24,7 +24,7 @@ from nanovllm.assets import words
 
 Split = Literal["held_out", "train", "any"]
 HELD_OUT_SHARE = 1 / 16
-COUNT_SHOWN, COUNT_ASKED = 4, 8
+COUNT_ROW = 12
 ASK_TOKENS = 13  # of the question that ends a recall prompt
 
 
@@ -32,7 +32,8 @@ ASK_TOKENS = 13  # of the question that ends a recall prompt
 class Example:
     """One prompt with its certain answer, in a plain and in a chat form.
 
-    `key` is the text whose hash decides the split (the prompt; for recall, the passage of facts). `gap` is set for
+    `key` is the text whose hash decides the split (the prompt; for recall the passage of facts, for count
+    the first number). `gap` is set for
     recall alone: the planned number of tokens between the end of the asked fact and the end of the prompt.
     """
 
@@ -87,12 +88,20 @@ def _line(task: str, prompt: str, items: list[str], question: str) -> Example:
     return Example(task, prompt, f" {row}", question, row, prompt)
 
 
-def count(rng: random.Random, start: int | None = None) -> Example:
-    """Four numbers in a row; the answer is the next eight. `start` (0..988) fixes the first."""
-    first = rng.choice((rng.randint(0, 99), rng.randint(0, 988))) if start is None else start
-    numbers = [str(first + i) for i in range(COUNT_SHOWN + COUNT_ASKED)]
-    shown = " ".join(numbers[:COUNT_SHOWN])
-    return _line("count", f"count: {shown} ->", numbers[COUNT_SHOWN:], f"Count on:\n{shown}")
+def count(rng: random.Random, start: int | None = None, shown: int | None = None) -> Example:
+    """The first `shown` (3 to 6) numbers of a row of twelve; the answer is the rest of the row, then the end.
+
+    `start` (0..9988) fixes the first number. Rows across 9, 99 and 999 are drawn more often than by chance. The
+    split goes by the first number alone, so a held-out row was never seen from its start.
+    """
+    first = rng.choice(
+        (rng.randint(0, 99), rng.randint(0, 988), rng.randint(0, 9988), 10 ** rng.randint(1, 3) - rng.randint(1, 9))
+    )
+    first = first if start is None else start
+    shown = rng.randint(3, 6) if shown is None else shown
+    numbers = [str(first + i) for i in range(COUNT_ROW)]
+    head, tail = " ".join(numbers[:shown]), " ".join(numbers[shown:])
+    return Example("count", f"count: {head}", f" {tail}", f"Count on:\n{head}", tail, f"count {first}")
 
 
 def count_to(rng: random.Random, start: int | None = None, length: int | None = None) -> Example:
@@ -259,7 +268,7 @@ def recall(
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task("count", "count on from four numbers", count),
+        Task("count", "count on to the end of a row of twelve", count),
         Task("count_to", "count from one number to another", count_to),
         Task("copy", "copy words, numbers and letter strings", copy),
         Task("recall", "recall a fact stated far back", recall),
@@ -271,22 +280,31 @@ TASKS: dict[str, Task] = {
 }
 
 
-def examples(task: str, n: int, seed: int = 0, split: Split = "held_out", **options: object) -> list[Example]:
-    """Draw `n` examples of a task from one side of the split; `options` go to the task's function.
-
-    The same arguments give the same examples on every machine. With options that leave few prompts (a fixed
-    `start`, say) no prompt may lie on the wanted side: ask for `split="any"`.
-    """
+def distinct(task: str, n: int, seed: int = 0, split: Split = "held_out", **options: object) -> list[Example]:
+    """Up to `n` examples with different prompts: fewer where the task has no more on that side of the split."""
     if task not in TASKS:
         raise ValueError(f"There is no task {task!r}; the tasks are {', '.join(TASKS)}.")
     rng = random.Random(f"{task}-{seed}")
-    found: list[Example] = []
-    for _ in range(1000 + 200 * n):
+    found: dict[str, Example] = {}
+    for _ in range(1000 + 100 * n):
         if len(found) == n:
             break
         one = TASKS[task].make(rng, **options)
         if split == "any" or held_out(one.key) == (split == "held_out"):
-            found.append(one)
+            found.setdefault(one.prompt, one)
+    return list(found.values())
+
+
+def examples(task: str, n: int, seed: int = 0, split: Split = "held_out", **options: object) -> list[Example]:
+    """Draw `n` different examples of a task from one side of the split; `options` go to the task's function.
+
+    The same arguments give the same examples on every machine. Options that leave few prompts (a fixed `start`, say)
+    may leave none on the wanted side: ask for `split="any"` then.
+    """
+    found = distinct(task, n, seed, split, **options)
     if len(found) < n:
-        raise ValueError(f"Only {len(found)} of {n} {task} prompts lie on the side {split!r}: loosen the options.")
+        raise ValueError(
+            f"Only {len(found)} of {n} different {task} prompts were found on the side {split!r}: ask for fewer, "
+            f"loosen the options or choose split='any'."
+        )
     return found
