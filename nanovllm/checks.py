@@ -32,6 +32,8 @@ def check_float(
         number = float(value)
     except (TypeError, ValueError):
         raise error(f"{name} must be a number, not {value!r} ({type(value).__name__})") from None
+    except OverflowError:  # an integer beyond the range of a float
+        number = math.inf if value > 0 else -math.inf
     below = number <= low if open_low else number < low
     if isinstance(value, str) or math.isnan(number) or below or number > high:
         kind = "above" if open_low else "at least"

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from nanovllm.checks import check_bool, check_float, check_int
 from nanovllm.errors import RequestError
 
+GREEDY_BELOW = 1e-5  # a smaller temperature is taken as 0
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Sampling and stopping of one request. Names and meanings are those of the wider field.
 
-    temperature: the logits are divided by it; 0 picks the most likely token (greedy).
+    temperature: the logits are divided by it; 0 picks the most likely token (greedy), and so does anything below 1e-5,
+        which would only make the quotient overflow.
     max_tokens: completion tokens at most, at least 1.
     ignore_eos: go on after an end-of-sequence token (benchmarks do, for a fixed amount of work).
     top_k: keep only the k most likely tokens; 0 or -1 keeps all.
@@ -35,7 +38,7 @@ class SamplingParams:
         put(self, "temperature", check_float("temperature", self.temperature, 0.0, 1e6, RequestError))
         put(self, "max_tokens", check_int("max_tokens", self.max_tokens, 1, error=RequestError))
         check_bool("ignore_eos", self.ignore_eos, RequestError)
-        put(self, "top_k", max(0, check_int("top_k", self.top_k, -1, error=RequestError)))
+        put(self, "top_k", max(0, check_int("top_k", self.top_k, -1, 2**31 - 1, RequestError)))
         put(self, "top_p", check_float("top_p", self.top_p, 0.0, 1.0, RequestError, open_low=True))
         if self.seed is not None:
             put(self, "seed", check_int("seed", self.seed, 0, 2**63 - 1, RequestError))
@@ -47,4 +50,4 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         """True when the most likely token is taken and nothing is drawn."""
-        return self.temperature == 0.0
+        return self.temperature < GREEDY_BELOW
