@@ -111,7 +111,8 @@ def test_paged_decode_equals_the_reference(
 def test_paged_decode_of_a_padded_row_is_zero_and_leaves_the_others_alone() -> None:
     k_cache, v_cache, tables = make_cache([6, 3], 4, 2, 16, torch.float32)
     q = random(2, 4, 16)
-    alone = paged_decode(q[:1], k_cache, v_cache, tables[:1], torch.tensor([6], dtype=torch.int32, device=DEVICE), 1.0, 2)
+    one = torch.tensor([6], dtype=torch.int32, device=DEVICE)
+    alone = paged_decode(q[:1], k_cache, v_cache, tables[:1], one, 1.0, 2)
     lens = torch.tensor([6, 0], dtype=torch.int32, device=DEVICE)
     out = paged_decode(q, k_cache, v_cache, tables, lens, 1.0, 2)
     assert torch.equal(out[0], alone[0])
@@ -139,7 +140,8 @@ def test_paged_prefill_equals_the_reference(
     k_cache, v_cache, tables = make_cache(k_lens, block_size, kv_heads, head_dim, dtype)
     total = sum(q_lens)
     q = random(total, heads, head_dim, dtype=dtype)
-    k, v = random(total, kv_heads, head_dim, dtype=dtype, seed=1), random(total, kv_heads, head_dim, dtype=dtype, seed=2)
+    k = random(total, kv_heads, head_dim, dtype=dtype, seed=1)
+    v = random(total, kv_heads, head_dim, dtype=dtype, seed=2)
 
     def running(lens: list[int]) -> torch.Tensor:
         return torch.tensor(np.concatenate([[0], np.cumsum(lens)]), dtype=torch.int32, device=DEVICE)
