@@ -52,9 +52,8 @@ def main() -> None:
     args = parser.parse_args()
     started = time.perf_counter()
     llm = LLM(args.model, load_format="dummy" if args.dummy else "auto", skip_tokenizer_init=args.dummy)
-    print(
-        f"ready in {time.perf_counter() - started:.1f} s; backend {llm.plan.backend.name}, {torch.cuda.get_device_name()}"
-    )
+    ready = time.perf_counter() - started
+    print(f"ready in {ready:.1f} s; backend {llm.plan.backend.name}, {torch.cuda.get_device_name()}")
     for batch in args.batch:
         params = SamplingParams(temperature=0.6, ignore_eos=True, max_tokens=400)
         for i in range(batch):
