@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nanovllm import LLM, RequestOutput, SamplingParams
+from nanovllm.paged_kv.batch import prepare, to_device
+from nanovllm.scheduler import ScheduledSlice
 
 TIE = 2e-3  # logits closer than this are a tie: fp32 sums in another order may choose either
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]  # ids 256, 257, 258 after the 256 bytes
@@ -241,3 +244,17 @@ def assert_same_greedy(
         assert len(one) == len(other)
         if list(one) != list(other):
             assert_greedy(model, prompt, other)
+
+
+@torch.inference_mode()
+def engine_logits(llm: LLM, token_ids: Sequence[int]) -> Tensor:
+    """[len(token_ids), vocab_size] fp32: one prefill of all of them through the engine's model and batch preparation."""
+    runner = llm.model_runner
+    block_size = llm.config.kvcache_block_size
+    table = list(range(-(-len(token_ids) // block_size)))
+    whole = ScheduledSlice(0, list(token_ids), 0, len(token_ids), table)
+    batch = to_device(prepare([whole], True, block_size), runner.device)
+    hidden = runner.model(batch.input_ids, batch.positions, batch.context)
+    logits = runner.model.compute_logits(hidden, replace(batch.context, last_token_rows=None))
+    assert logits is not None
+    return logits.float()

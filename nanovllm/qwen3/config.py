@@ -112,8 +112,14 @@ def _refuse_unsupported(raw: dict[str, Any]) -> None:
 
 
 def _rope(raw: dict[str, Any]) -> dict[str, Any]:
-    """The rope settings of either schema: transformers 5 nests them all, 4 has a flat theta beside rope_scaling."""
-    return raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    """The rope settings of either schema: transformers 5 nests them all, 4 has a flat theta beside rope_scaling.
+
+    Where both stand rope_scaling wins, as in transformers: it is what a reader adds to ask for yarn.
+    """
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
+        raise CheckpointError(f"config.json: rope settings must be one object for all layers, not {rope!r}")
+    return rope
 
 
 def _rope_theta(raw: dict[str, Any]) -> float:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers import (
     assert_idle,
     assert_same_greedy,
@@ -181,6 +182,17 @@ def test_after_a_generate_that_was_broken_off(
             generate(llm, prompts)
         llm.on_event = None
         assert_idle(llm)
+        assert_same_greedy(judge, prompts, expected, generate(llm, prompts))
+
+
+@pytest.mark.parametrize("budget", [9, 16384])
+def test_garbage_in_unused_slots_never_leaks(
+    tiny: Path, judge: Any, prompts: Prompts, expected: Prompts, budget: int
+) -> None:
+    """A NaN in a slot that nobody has written stays unseen, although its attention weight of 0 would multiply it."""
+    with make_llm(tiny, kvcache_block_size=16, num_kvcache_blocks=40, max_num_batched_tokens=budget) as llm:
+        assert llm.model_runner.cache is not None
+        llm.model_runner.cache.tensor.fill_(torch.nan)
         assert_same_greedy(judge, prompts, expected, generate(llm, prompts))
 
 
