@@ -165,10 +165,12 @@ class BlockManager:
             parent_id = block.content_id
         return parent_id
 
-    def _publish_block(self, seq: Sequence, index: int, parent_id: int | None) -> int | None:
+    def _publish_block(self, seq: Sequence, index: int, parent_id: int | None) -> int:
+        """Publish one block. An entry with the same hash gives way.
+
+        It is a collision, or the same tokens after a prefix that was recycled since, which nobody can find any more.
+        """
         block_hash = self.block_hash(seq, index)
-        if block_hash in self.hash_to_block_id:
-            return None  # another content with the same hash is cached: the older entry stays
         block = self.blocks[seq.block_table[index]]
         block.hash, block.token_ids, block.parent_id = block_hash, seq.block(index), parent_id
         block.content_id = self._next_content_id
