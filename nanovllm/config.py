@@ -30,6 +30,8 @@ class EngineConfig:
     device, dtype, attention_backend: "auto" chooses by machine and checkpoint; `nanovllm info` says what and why.
     load_format: "dummy" fills the weights with random numbers and needs only a config.json (benchmarks).
     seed: of the dummy weights, and of the seeds drawn for requests without one; None draws those from the system.
+    rank_timeout: seconds that rank 0 waits for another rank in a step before it gives the engine up.
+    rank_start_timeout: the same while the ranks start and load their weights.
     skip_tokenizer_init: do not load a tokenizer; prompts must be token ids and outputs have no text.
 
     Raises ConfigError for a value of the wrong type or out of range.
@@ -50,6 +52,8 @@ class EngineConfig:
     attention_backend: str = "auto"
     load_format: str = "auto"
     seed: int | None = None
+    rank_timeout: float = 60.0
+    rank_start_timeout: float = 600.0
     skip_tokenizer_init: bool = False
 
     def __post_init__(self) -> None:
@@ -67,6 +71,8 @@ class EngineConfig:
         self.cpu_kvcache_gib = check_float(
             "cpu_kvcache_gib", self.cpu_kvcache_gib, 0.0, 1e6, ConfigError, open_low=True
         )
+        for name in ("rank_timeout", "rank_start_timeout"):
+            setattr(self, name, check_float(name, getattr(self, name), 0.0, 86400.0, ConfigError, open_low=True))
         check_bool("enforce_eager", self.enforce_eager, ConfigError)
         check_bool("skip_tokenizer_init", self.skip_tokenizer_init, ConfigError)
         check_choice("device", self.device, DEVICES, ConfigError)

@@ -2,18 +2,18 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from nanovllm.config import EngineConfig
 from nanovllm.engine.checkpoint import eos_token_ids, load_tokenizer, resolve_checkpoint
 from nanovllm.engine.metrics import RequestMetrics
+from nanovllm.engine.model_ranks import ModelRanks
 from nanovllm.engine.outputs import RequestOutput, StepOutput
 from nanovllm.engine.requests import Prompt, check_prompt
-from nanovllm.engine.startup import affordable_blocks, build_runner, make_plan, open_pool
+from nanovllm.engine.startup import make_plan
 from nanovllm.errors import NanoVLLMError, RequestError
 from nanovllm.paged_kv.batch import SamplingInputs
-from nanovllm.qwen3.parallel import TensorParallelGroup
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.scheduler import BlockManager, Schedule, Scheduler, Sequence
 
@@ -21,20 +21,21 @@ from nanovllm.scheduler import BlockManager, Schedule, Scheduler, Sequence
 class LLMEngine:
     """Requests in, tokens out, one step at a time. `LLM` adds generate() and chat().
 
-    model and limits: see `EngineConfig`. Raises ConfigError, CheckpointError, BackendError or MemoryBudgetError.
+    model and limits: see `EngineConfig`. Raises ConfigError, CheckpointError, BackendError or MemoryBudgetError,
+    and RankError when another rank fails, after which the engine is closed.
+    setup: functions that every rank calls with its `RankExecutor` once its model is built.
     on_event: called with "begin", "schedule", "run", "postprocess", "end" during a step; None costs nothing.
     """
 
-    def __init__(self, model: str, **limits: Any) -> None:
+    def __init__(self, model: str, *, setup: Iterable[Callable[[Any], None]] = (), **limits: Any) -> None:
         self.config = EngineConfig.from_limits(model, **limits)
         folder = resolve_checkpoint(self.config.model)
-        self.plan = make_plan(self.config, folder)
-        self.model_runner = build_runner(self.plan, TensorParallelGroup())
-        num_blocks = affordable_blocks(self.plan, self.model_runner)
-        open_pool(self.plan, self.model_runner, num_blocks)
+        self.plan = make_plan(self.config, folder, tuple(setup))
         self.tokenizer = None if self.config.skip_tokenizer_init else load_tokenizer(folder)
+        self.ranks = ModelRanks(self.plan)
+        self.model_runner = self.ranks.runner
         self.scheduler = Scheduler(
-            BlockManager(num_blocks, self.config.kvcache_block_size),
+            BlockManager(self.ranks.num_blocks, self.config.kvcache_block_size),
             max_num_seqs=self.config.max_num_seqs,
             max_num_batched_tokens=self.config.max_num_batched_tokens,
             max_model_len=self.plan.max_model_len,
@@ -115,7 +116,8 @@ class LLMEngine:
             return []
         slices = [seq.scheduled_slice() for seq in schedule.seqs]
         sampled = [seq for seq, s in zip(schedule.seqs, slices, strict=True) if s.needs_token]
-        return self.model_runner.run(slices, schedule.is_prefill, SamplingInputs.of(sampled))
+        inputs = SamplingInputs.of(sampled)
+        return self.ranks.run(slices, schedule.is_prefill, inputs, self.scheduler.sequences)
 
     def _collect(self, schedule: Schedule, token_ids: list[int | None], output: StepOutput) -> None:
         """Note the new tokens and build the outputs of requests that this step finished."""
@@ -156,14 +158,14 @@ class LLMEngine:
     # --- lifetime ---------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closed or self.ranks.is_closed:
             raise NanoVLLMError("this engine is closed: build a new one")
 
     def exit(self) -> None:
         """Give back the memory. Doing it twice is harmless; the engine cannot be used afterwards."""
         if not self._closed:
             self._closed = True
-            self.model_runner.close()
+            self.ranks.close()
 
     close = exit
 

@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,14 +20,17 @@ from nanovllm.paged_kv.model_runner import ModelRunner
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.model import Qwen3ForCausalLM
 from nanovllm.qwen3.ops import TorchOps, TritonOps
-from nanovllm.qwen3.parallel import TensorParallelGroup
+from nanovllm.qwen3.parallel import TensorParallelGroup, check_divides
 from nanovllm.qwen3.sampler import Sampler
 from nanovllm.qwen3.weights import DummyWeights, WeightReader
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a rank builds, decided once on rank 0 before any process is spawned or memory is taken."""
+    """What a rank builds, decided once on rank 0 before any process is spawned or memory is taken.
+
+    setup: picklable functions that every rank calls with its `RankExecutor` once its model is built.
+    """
 
     config: EngineConfig
     folder: Path
@@ -34,6 +39,7 @@ class Plan:
     dtype: torch.dtype
     backend: BackendChoice
     max_model_len: int
+    setup: tuple[Callable[[Any], None], ...] = ()
 
     @property
     def max_batch_tokens(self) -> int:
@@ -63,7 +69,7 @@ def choose_dtype(requested: str, checkpoint: str | None, device: torch.device) -
     return torch.float16 if named is torch.bfloat16 and not bf16_supported(device) else named
 
 
-def make_plan(config: EngineConfig, folder: Path) -> Plan:
+def make_plan(config: EngineConfig, folder: Path, setup: tuple[Callable[[Any], None], ...] = ()) -> Plan:
     """Decide everything that can be refused cheaply, in one place."""
     model_config = Qwen3Config.from_folder(folder)
     device = choose_device(config.device)
@@ -72,8 +78,10 @@ def make_plan(config: EngineConfig, folder: Path) -> Plan:
     ranks = config.tensor_parallel_size
     if device.type == "cuda" and ranks > torch.cuda.device_count():
         raise ConfigError(f"tensor_parallel_size {ranks} needs {ranks} GPUs and torch sees {torch.cuda.device_count()}")
+    heads, kv_heads = model_config.num_attention_heads, model_config.num_key_value_heads
+    check_divides(heads, kv_heads, model_config.intermediate_size, ranks)
     max_model_len = min(config.max_model_len, model_config.max_position_embeddings)
-    return Plan(config, folder, model_config, device.type, dtype, backend, max_model_len)
+    return Plan(config, folder, model_config, device.type, dtype, backend, max_model_len, setup)
 
 
 def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:
@@ -91,7 +99,8 @@ def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:
         TritonOps() if fused else TorchOps(),
     )
     dummy = plan.config.load_format == "dummy"
-    model.load(DummyWeights(plan.config.seed or 0) if dummy else WeightReader(plan.folder, group.rank == 0))
+    weights = DummyWeights(plan.config.seed or 0) if dummy else WeightReader(plan.folder, group.rank == 0)
+    model.load(weights)
     first = model.attention_layers[0]
     spec = KVCacheSpec(
         num_layers=plan.model_config.num_hidden_layers,
@@ -100,7 +109,7 @@ def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:
         block_size=plan.config.kvcache_block_size,
         dtype=plan.dtype,
     )
-    return ModelRunner(model, Sampler(fused), spec, device, meter)
+    return ModelRunner(model, Sampler(fused), spec, device, meter, getattr(weights, "bytes_read", 0))
 
 
 def useful_blocks(plan: Plan) -> int:

@@ -70,9 +70,11 @@ class ModelRunner:
         spec: KVCacheSpec,
         device: torch.device,
         meter: MemoryMeter | None = None,
+        weight_bytes_read: int = 0,
     ) -> None:
         self.model = model
         self.meter = meter  # of the GPU's memory since before the model was built; None on a CPU
+        self.weight_bytes_read = weight_bytes_read  # from the checkpoint's files, by this rank
         self.sampler = sampler
         self.spec = spec
         self.device = device
