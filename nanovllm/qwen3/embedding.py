@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanovllm.qwen3.parallel import TensorParallelGroup
-from nanovllm.qwen3.weights import Weights, empty_parameter
+from nanovllm.qwen3.weights import Shard, Weights, empty_parameter
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -29,9 +29,8 @@ class VocabParallelEmbedding(nn.Module):
         """Fill this rank's rows from `prefix`.weight [vocab_size, hidden_size]."""
         self.weight[self.num_real_rows :] = 0
         real = self.num_real_rows
-        reader.fill(
-            self.weight, f"{prefix}.weight", into=(0, real), shard=(0, min(self.first_row, self.vocab_size), real)
-        )
+        rows = Shard(0, min(self.first_row, self.vocab_size), real, self.vocab_size)
+        reader.fill(self.weight, f"{prefix}.weight", into=(0, real), shard=rows)
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """[T] int64 -> [T, hidden_size]. A rank contributes zeros for tokens of other ranks; one all-reduce adds up."""

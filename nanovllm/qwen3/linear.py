@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanovllm.qwen3.parallel import TensorParallelGroup, kv_head_range, shard_size
-from nanovllm.qwen3.weights import Weights, empty_parameter
+from nanovllm.qwen3.weights import Shard, Weights, empty_parameter
 
 
 class MergedColumnParallelLinear(nn.Module):
@@ -30,7 +30,7 @@ class MergedColumnParallelLinear(nn.Module):
         """Fill from one checkpoint tensor a projection, reading only this rank's rows of each."""
         offset = 0
         for prefix, size in zip(prefixes, self.local_sizes, strict=True):
-            rows = (0, self.group.rank * size, size)
+            rows = Shard(0, self.group.rank * size, size, size * self.group.size)
             reader.fill(self.weight, f"{prefix}.weight", into=(offset, size), shard=rows)
             offset += size
 
@@ -58,6 +58,7 @@ class QKVParallelLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.head_dim = head_dim
+        self.total_heads, self.total_kv_heads = total_heads, total_kv_heads
         self.num_heads = shard_size(total_heads, group, "attention heads")
         self.first_head = group.rank * self.num_heads
         self.first_kv_head, self.num_kv_heads = kv_head_range(total_kv_heads, group)
@@ -67,15 +68,16 @@ class QKVParallelLinear(nn.Module):
 
     def load(self, reader: Weights, prefixes: tuple[str, str, str]) -> None:
         """Fill from the q, k and v tensors, reading only this rank's heads of each."""
-        q = (self.first_head, self.num_heads)
-        kv = (self.first_kv_head, self.num_kv_heads)
+        dim = self.head_dim
+        q = Shard(0, self.first_head * dim, self.num_heads * dim, self.total_heads * dim)
+        kv = Shard(0, self.first_kv_head * dim, self.num_kv_heads * dim, self.total_kv_heads * dim)
         offset = 0
-        for prefix, (first, count) in zip(prefixes, (q, kv, kv), strict=True):
-            into, shard = (offset, count * self.head_dim), (0, first * self.head_dim, count * self.head_dim)
+        for prefix, shard in zip(prefixes, (q, kv, kv), strict=True):
+            into = (offset, shard.length)
             reader.fill(self.weight, f"{prefix}.weight", into=into, shard=shard)
             if self.bias is not None:
                 reader.fill(self.bias, f"{prefix}.bias", into=into, shard=shard)
-            offset += count * self.head_dim
+            offset += shard.length
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, hidden_size] -> [T, (num_heads + 2 * num_kv_heads) * head_dim]: queries, then keys, then values."""
@@ -107,7 +109,8 @@ class RowParallelLinear(nn.Module):
 
     def load(self, reader: Weights, prefix: str) -> None:
         """Fill the weight, reading only this rank's columns, and the whole bias."""
-        reader.fill(self.weight, f"{prefix}.weight", shard=(1, self.group.rank * self.local_size, self.local_size))
+        columns = Shard(1, self.group.rank * self.local_size, self.local_size, self.local_size * self.group.size)
+        reader.fill(self.weight, f"{prefix}.weight", shard=columns)
         if self.bias is not None:
             reader.fill(self.bias, f"{prefix}.bias")
 

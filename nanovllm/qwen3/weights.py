@@ -3,7 +3,7 @@
 import json
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,6 +18,15 @@ PROGRESS_BAR_BYTES = 2**30  # below this a bar would only flicker
 def empty_parameter(*shape: int, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
     """An unfilled weight; nothing is trained here."""
     return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
+
+
+class Shard(NamedTuple):
+    """The part of a checkpoint tensor that a rank takes: `length` of the `total` entries along `dim`, from `first`."""
+
+    dim: int
+    first: int
+    length: int
+    total: int  # what the config calls for; a tensor of another size is refused, not cut
 
 
 class WeightReader:
@@ -47,8 +56,8 @@ class WeightReader:
         index = folder / "model.safetensors.index.json"
         if index.exists():
             try:
-                weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            except (json.JSONDecodeError, KeyError) as e:
+                weight_map: dict[str, str] = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            except (KeyError, TypeError, ValueError) as e:
                 raise CheckpointError(f"{index} is damaged ({e!r}): download the checkpoint again") from None
             missing = sorted(f for f in set(weight_map.values()) if not (folder / f).exists())
             if missing:
@@ -71,12 +80,12 @@ class WeightReader:
         parameter: Tensor,
         name: str,
         into: tuple[int, int] | None = None,
-        shard: tuple[int, int, int] | None = None,
+        shard: Shard | None = None,
     ) -> None:
         """Copy tensor `name` into `parameter`.
 
         into: (first row, rows) of the parameter to fill; None fills all of it.
-        shard: (dimension, first, length) of the tensor to read; None reads all of it.
+        shard: the part of the tensor to read; None reads all of it.
         """
         target = parameter if into is None else parameter[into[0] : into[0] + into[1]]
         file = self._file_of.get(name)
@@ -96,8 +105,8 @@ class WeightReader:
             if shard is None:
                 values = tensor[:]
             else:
-                dim, first, length = shard
-                values = tensor[first : first + length] if dim == 0 else tensor[:, first : first + length]
+                part = slice(shard.first, shard.first + shard.length)
+                values = tensor[part] if shard.dim == 0 else tensor[:, part]
         except (SafetensorError, OSError) as e:
             raise CheckpointError(f"cannot read {name!r} from {file} ({e}): download the checkpoint again") from None
         target.copy_(values)
@@ -123,16 +132,15 @@ def _open(path: Path) -> Any:
         raise CheckpointError(f"{path} is damaged or truncated ({e}): download the checkpoint again") from None
 
 
-def _check_shape(name: str, shape: list[int], target: Tensor, shard: tuple[int, int, int] | None) -> None:
+def _check_shape(name: str, shape: list[int], target: Tensor, shard: Shard | None) -> None:
     """Refuse a tensor whose size does not match the config, before it is read."""
-    taken = list(shape)
-    if shard is not None and shard[0] < len(shape):
-        dim, first, length = shard
-        taken[dim] = max(0, min(length, shape[dim] - first))
-    if taken != list(target.shape):
+    wanted = list(target.shape)
+    if shard is not None:
+        wanted[shard.dim] = shard.total
+    if shape != wanted:
         raise CheckpointError(
-            f"tensor {name!r} has shape {shape} on disk, of which {taken} is this rank's, and config.json calls for "
-            f"{list(target.shape)}: config.json and weights do not belong together"
+            f"tensor {name!r} has shape {shape} on disk and config.json calls for {wanted}: config.json and weights do "
+            "not belong together"
         )
 
 
@@ -153,14 +161,14 @@ class DummyWeights:
         parameter: Tensor,
         name: str,
         into: tuple[int, int] | None = None,
-        shard: tuple[int, int, int] | None = None,
+        shard: Shard | None = None,
     ) -> None:
         """See WeightReader.fill."""
         target = parameter if into is None else parameter[into[0] : into[0] + into[1]]
         if target.dim() == 1:
             target.fill_(1.0 if "norm" in name else 0.0)
             return
-        dim, first, _ = shard or (0, 0, 0)
+        dim, first = (0, 0) if shard is None else (shard.dim, shard.first)
         key = zlib.crc32(f"{self._seed} {name}".encode())
         columns = torch.arange(target.shape[1], device=target.device) + (first if dim == 1 else 0)
         chunk = max(1, 2**22 // max(1, target.shape[1]))  # rows at a time, to bound the int64 temporaries
