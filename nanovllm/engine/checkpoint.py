@@ -40,7 +40,7 @@ def eos_token_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
     found: list[int] = []
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.exists() else None
+        value = _read_object(path).get("eos_token_id") if path.exists() else None
         if value is not None:
             found += value if isinstance(value, list) else [value]
             break
@@ -48,10 +48,29 @@ def eos_token_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
     return frozenset(found if own is None else [*found, own])
 
 
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise CheckpointError(f"{path} is not valid JSON ({e}): download the checkpoint again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds a JSON {type(value).__name__}, not an object: download the checkpoint again")
+    return value
+
+
 def load_tokenizer(folder: Path) -> Any:
-    """The checkpoint's tokenizer, or None when the folder has none (then prompts must be token ids)."""
+    """The checkpoint's tokenizer, or None when the folder has none (then prompts must be token ids).
+
+    Raises CheckpointError when its files are damaged.
+    """
     if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
         return None
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(str(folder))
+    try:
+        return AutoTokenizer.from_pretrained(str(folder))
+    except Exception as e:  # transformers and tokenizers raise many kinds for damaged files
+        raise CheckpointError(
+            f"cannot load the tokenizer in {folder} ({type(e).__name__}: {e}): download the checkpoint again, or pass "
+            "skip_tokenizer_init=True and prompts as token ids"
+        ) from e

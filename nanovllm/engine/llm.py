@@ -74,7 +74,7 @@ class LLM(LLMEngine):
         """
         if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
             raise RequestError("this checkpoint has no chat template: use generate() with your own prompt format")
-        if isinstance(messages, str) or not messages:
+        if not isinstance(messages, list | tuple) or not messages:
             raise RequestError('chat takes a list of messages such as [{"role": "user", "content": "Hello"}]')
         conversations = [messages] if isinstance(messages[0], dict) else list(messages)
         for message in (m for conversation in conversations for m in conversation):

@@ -30,7 +30,7 @@ def check_prompt(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
 
 
 def _integers(prompt: Any) -> list[int]:
-    if isinstance(prompt, bytes | dict) or not isinstance(prompt, Iterable):
+    if isinstance(prompt, bytes | dict | set) or not isinstance(prompt, Iterable):
         raise RequestError(f"a prompt must be text or a list of token ids, not {type(prompt).__name__}")
     token_ids = []
     for position, item in enumerate(prompt):
@@ -47,7 +47,7 @@ def _integers(prompt: Any) -> list[int]:
 
 def check_lists(prompts: Any, sampling_params: Any) -> tuple[list[Prompt], list[SamplingParams | None]]:
     """Pair prompts with sampling parameters (one for all, or a list of the same length)."""
-    if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
+    if isinstance(prompts, str | bytes | dict | set) or not isinstance(prompts, Iterable):
         raise RequestError(f"prompts must be a list, not {type(prompts).__name__}: for one prompt pass [prompt]")
     prompts = list(prompts)
     if prompts and all(isinstance(p, int) for p in prompts):
