@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from nanovllm.engine.control_channel import ChannelHost, Kind, OverdueError, PeerGoneError, Traffic
 from nanovllm.engine.processes import spawn_workers
@@ -150,10 +150,9 @@ class RankGroup:
             return run()
         self._seat.begin_call(limit, counts_whole=getattr(self.local, "waits_for_device", False))
         try:
-            with self._failures(limit):
-                result = _in_thread(run, self._supervisor) if in_thread else run()
-        except RankError:
-            raise
+            result = _in_thread(run, self._supervisor) if in_thread else run()
+        except CollectiveError as error:
+            self._fail(error, limit)
         except BaseException:
             self._seat.end_call()
             if not self._is_settled():
@@ -180,11 +179,12 @@ class RankGroup:
 
     @contextmanager
     def _failures(self, limit: float) -> Iterator[None]:
-        """Turn the signs of another rank's failure into a RankError, with everything ended."""
-        try:
-            yield
-        except (PeerGoneError, OverdueError, CollectiveError) as error:
-            self._fail(error, limit)
+        """End everything on an error, and turn the signs of another rank's failure into a RankError."""
+        with self._ended_on_error():
+            try:
+                yield
+            except (PeerGoneError, OverdueError) as error:
+                self._fail(error, limit)
 
     @contextmanager
     def _ended_on_error(self) -> Iterator[None]:
@@ -194,7 +194,7 @@ class RankGroup:
             self.kill()
             raise
 
-    def _fail(self, error: Exception, limit: float) -> None:
+    def _fail(self, error: Exception, limit: float) -> NoReturn:
         """End everything and raise the RankError that says which rank failed and how."""
         supervisor, method = self._supervisor, self._awaiting or "a call"
         if isinstance(error, OverdueError):
@@ -202,10 +202,11 @@ class RankGroup:
         deadline = time.monotonic() + VERDICT_SECONDS
         while supervisor.is_watching and supervisor.verdict is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        if supervisor.verdict is None and isinstance(error, CollectiveError) and supervisor.all_alive():
+        if isinstance(error, PeerGoneError):
+            supervisor.give_up(supervisor.dead(error.rank))
+        elif supervisor.verdict is None:
             self.kill()
-            raise error  # no rank is to blame
-        supervisor.give_up(None)
+            raise error  # a collective failed and no rank is to blame
         supervisor.kill()
         self._silent()  # reads what the workers reported before they ended
         verdict = supervisor.verdict

@@ -106,8 +106,9 @@ class Supervisor:
             if self._is_stopping:
                 return
             since = self._seat.waiting_since
-            if any(r is not self._woken for r in ready):
-                self.give_up(None)
+            dead = [rank for rank, process in enumerate(self.processes, 1) if process.sentinel in ready]
+            if dead:
+                self.give_up(self.dead(*dead))
             elif since is not None and time.monotonic() - since > self._seat.limit:
                 self.give_up(self.overdue(range(1, len(self.processes) + 1), self._seat.limit))
 
@@ -130,31 +131,21 @@ class Supervisor:
             f"its process runs; it has entered {after[rank][1]} collectives and rank 0 {self._seat.collectives}",
         )
 
-    def give_up(self, verdict: Verdict | None) -> None:
-        """Record the first failure and kill every worker. Without a verdict it is found among the dead ones."""
+    def give_up(self, verdict: Verdict) -> None:
+        """Record the first failure and kill every worker."""
         with self._lock:
             if self.verdict is not None:
                 return
-            self.verdict = verdict or self._first_dead()
+            self.verdict = verdict
         self.kill()
 
-    def _first_dead(self) -> Verdict:
-        dead: list[tuple[int, int]] = []
-        for _ in range(20):  # the pipe of a dying process closes a moment before its status can be had
-            codes = [(i + 1, p.exitcode) for i, p in enumerate(self.processes)]
-            dead = [(rank, code) for rank, code in codes if code is not None]
-            if dead:
-                break
-            time.sleep(0.05)
-        if not dead:
-            return Verdict(1, "closed its end of the control channel")
-        # A worker that was killed comes before one that left with status 1, which may have followed from it.
-        rank, code = min(dead, key=lambda d: d[1])
+    def dead(self, *ranks: int) -> Verdict:
+        """How one of `ranks` ended: one that was killed before one that left by itself, which may have followed."""
+        for rank in ranks:
+            self.processes[rank - 1].join(1.0)  # a dying process's pipes close a moment before its status can be had
+        codes = [(self.processes[rank - 1].exitcode, rank) for rank in ranks]
+        code, rank = min((1 if code is None else code, rank) for code, rank in codes)
         return Verdict(rank, describe_exit(code))
-
-    def all_alive(self) -> bool:
-        """True while no worker has ended."""
-        return all(p.is_alive() for p in self.processes)
 
     def kill(self) -> None:
         """End every worker that still lives, at once, and collect them all."""
