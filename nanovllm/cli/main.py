@@ -1,0 +1,77 @@
+"""The `nanovllm` command: parse, run one command, and turn refusals into one sentence and an exit code.
+
+Nothing heavy is imported before a command runs, so `--help` and `--version` answer at once.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from nanovllm import __version__
+from nanovllm.errors import NanoVLLMError
+
+OK, WRONG, REFUSED, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
+COMMANDS = ("generate", "demo", "info")  # each a module of this package with add_parser() and run()
+ABOUT = """\
+A small LLM inference engine for Qwen3 that you can watch.
+
+first steps:
+  nanovllm demo                            watch eight requests go through the engine, step by step
+  nanovllm generate "count: 17 18 19 20"   complete a prompt with the shipped checkpoint
+  nanovllm info                            what this machine can run, and what is missing
+"""
+EPILOG = """\
+exit codes:
+  0  it worked        1  the demo got a wrong answer        2  refused, with the reason on stderr
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose refusal is one sentence instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where the options are described; exit code 2."""
+        self.exit(REFUSED, f"{self.prog}: {message} (options: {self.prog} --help)\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all commands."""
+    parser = Parser("nanovllm", description=ABOUT, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"nanovllm {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
+    for name in COMMANDS:
+        import_module(f"nanovllm.cli.{name}").add_parser(commands)
+    return parser
+
+
+def one_sentence(error: BaseException) -> str:
+    """The error's first paragraph on one line (a failed rank's traceback comes after it)."""
+    return " ".join(str(error).split("\n\n")[0].split())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return OK
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except NanoVLLMError as e:
+        if args.debug:
+            raise
+        sys.stderr.write(f"nanovllm {args.command}: {one_sentence(e)}\n")
+        return REFUSED
+    except KeyboardInterrupt:
+        sys.stderr.write(f"nanovllm {args.command}: interrupted\n")
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
