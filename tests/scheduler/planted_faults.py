@@ -93,7 +93,11 @@ FAULTS = [
     in_blocks("hash trusted without comparing", "_lookup", ("return block if same else None", "return block")),
     in_blocks("fully cached prompt leaves no token", "match_prefix", ("(seq.num_tokens - 1) //", "seq.num_tokens //")),
     in_blocks("hash not chained", "block_hash", ("hashes[-1] if hashes else None", "None")),
-    in_blocks("partial block published", "publish", ("last = seq.num_cached_tokens //", "last = seq.num_tokens //")),
+    in_blocks(
+        "whole prompt published after its first chunk",
+        "publish",
+        ("last = seq.num_cached_tokens //", "last = seq.num_tokens //"),
+    ),
     in_blocks("first block of a chunk not published", "publish", ("range(first, last)", "range(first + 1, last)")),
     in_blocks("reference not counted when shared", "_take", ("block.ref_count += 1", "block.ref_count = 1")),
     in_blocks("reused free block stays on the free list", "_take", ("del self.free_block_ids[block_id]", "pass")),
@@ -160,7 +164,7 @@ FAULTS = [
     in_scheduler(
         "sampled token lost on preemption",
         "_preempt",
-        ("seq.num_preemptions += 1", "seq.num_preemptions += 1\n    seq.num_tokens -= bool(seq.token_ids.pop())"),
+        ("seq.num_preemptions += 1", "seq.num_preemptions += 1\n    seq.num_tokens -= 1\n    seq.token_ids.pop()"),
     ),
     in_scheduler("preemption without a reason", "_preempt", ("self._note(DecisionKind.PREEMPT, seq, **facts)", "pass")),
     # after the step

@@ -162,6 +162,7 @@ def _check_decisions(scheduler: Scheduler, before: Before, schedule: Schedule) -
             raise Violation("reasons", f"{decision} says why", f"its reason is {reason!r}")
         if decision.seq_id is not None and str(decision.seq_id) not in reason:
             raise Violation("reasons", f"the reason names request {decision.seq_id}", reason)
+    wanted: set[tuple[str, int | None]]
     if schedule.is_prefill:
         wanted = {
             ("continue" if before.tables[s.seq_id] and s in before.waiting else "admit", s.seq_id)

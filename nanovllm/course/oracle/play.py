@@ -59,8 +59,7 @@ class Play:
         try:
             state = self.scheduler.snapshot()
             if self.phase == "schedule()" and violation.kind == "crash":
-                reasons = [d.reason for d in self.scheduler.decisions]
-                self.history.append("; ".join([f"step {self.step}, up to the exception", *reasons]))
+                self.history += [f"step {self.step}, before it raised: {d.reason}" for d in self.scheduler.decisions]
             rows = [self._row(seq) for seq in self.known.values()]
         except Exception:  # the code under test may have left anything behind
             state, rows = None, []
@@ -145,7 +144,7 @@ class Play:
         before = Before.of(scheduler, self.live.values())
         self.phase = "schedule()"
         schedule = scheduler.schedule()
-        self.history.append(f"step {self.step}: " + "; ".join(d.reason for d in scheduler.decisions))
+        self.history += [f"step {self.step}: {d.reason}" for d in scheduler.decisions]
         check_schedule(scheduler, before, schedule, self.trace)
         check_state(scheduler, self.live, self.trace)
         slices = [self._slice(seq) for seq in schedule.seqs]

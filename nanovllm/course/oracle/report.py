@@ -22,7 +22,7 @@ class TraceFailure(AssertionError):
     """A trace on which an implementation broke a rule.
 
     step: the number of the step (-1 before the first). phase: what was being done.
-    history: one line a step, from the scheduler's own decisions. state: its snapshot at the failure, when it has one.
+    history: the decisions that the scheduler noted, in order. state: its snapshot at the failure, when it has one.
     requests: one line a request, its actual completion beside the expected one.
     """
 
@@ -71,7 +71,8 @@ def render_trace(trace: "Trace") -> str:
 
 def render_cell(trace: "Trace", setup: str = "", call: str = "run_trace(trace)") -> str:
     """A cell to paste that plays the trace. setup: lines before it, e.g. the import of the code under test."""
-    head = "from nanovllm.course.oracle import Request, Trace, run_trace, scheduler_factory\n"
+    names = "Request, Trace, run_trace" + (", scheduler_factory" if "scheduler_factory" in setup + call else "")
+    head = f"from nanovllm.course.oracle import {names}\n"
     head += f"{setup.rstrip()}\n" if setup else ""
     return f"{head}\ntrace = {render_trace(trace)}\n{call}\n"
 

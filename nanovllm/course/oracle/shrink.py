@@ -20,8 +20,8 @@ def size(trace: Trace) -> tuple[int, ...]:
         trace.num_blocks,
         trace.block_size,
         trace.max_num_seqs,
-        max(0, 64 - trace.max_num_batched_tokens),  # no chunks is simpler than chunks
-        max(0, 64 - trace.max_model_len),
+        abs(64 - trace.max_num_batched_tokens),  # no chunks is simpler than chunks
+        abs(64 - trace.max_model_len),
         sum(r.arrival + max(0, r.cancel_at or 0) + r.cancel_in_flight + r.ignore_eos for r in requests),
         sum(trace.failing_steps) + sum(trace.cache_resets),
         trace.vocab_size,
@@ -139,6 +139,9 @@ def _same_cut_from_all(trace: Trace) -> Iterator[Trace]:
     longest = max(len(r.prompt) for r in trace.requests)
     for length in range(1, longest):
         yield replace(trace, requests=tuple(replace(r, prompt=r.prompt[:length]) for r in trace.requests))
+    for budget in range(1, min(longest, trace.max_num_batched_tokens)):  # shorter prompts, still in chunks
+        shorter = tuple(replace(r, prompt=r.prompt[: budget + 1]) for r in trace.requests)
+        yield replace(trace, requests=shorter, max_num_batched_tokens=budget)
     for cut in (1, trace.block_size):
         if all(len(r.prompt) > cut for r in trace.requests):
             yield replace(trace, requests=tuple(replace(r, prompt=r.prompt[cut:]) for r in trace.requests))

@@ -77,6 +77,7 @@ class _Maker:
     rng: random.Random
     block_size: int
     vocab_size: int
+    crowded: bool  # many short prompts with long answers, all at once: they preempt each other
     prefixes: list[tuple[int, ...]] = field(default_factory=list)
 
     def tokens(self, count: int) -> tuple[int, ...]:
@@ -89,6 +90,8 @@ class _Maker:
         if kind < 0.2:
             return self.tokens(rng.randint(1, 3 * bs + 1))
         prefix = rng.choice(self.prefixes)
+        if self.crowded:
+            return prefix[: rng.randint(1, bs)]
         if kind < 0.4:  # whole blocks only: fully cached the second time
             return prefix[: max(1, len(prefix) // bs) * bs]
         cut = rng.randint(0, len(prefix) // bs) * bs if kind < 0.7 else rng.randint(0, len(prefix))
@@ -99,12 +102,12 @@ class _Maker:
         cancel_at = arrival + rng.randint(-1, 12) if rng.random() < 0.15 else None
         return Request(
             prompt=self.prompt(),
-            max_tokens=rng.randint(1, rng.choice((2, 6, 4 * self.block_size))),
+            max_tokens=rng.randint(1, 4 * self.block_size if self.crowded else rng.choice((2, 6, 4 * self.block_size))),
             arrival=arrival,
             ignore_eos=rng.random() < 0.4,
             stop_token_ids=self.tokens(1) if rng.random() < 0.1 else (),
             cancel_at=cancel_at,
-            cancel_in_flight=rng.random() < 0.5,
+            cancel_in_flight=cancel_at is not None and rng.random() < 0.5,
         )
 
 
@@ -114,30 +117,30 @@ def random_trace(seed: int, max_requests: int = 7) -> Trace:
     The same seed always gives the same trace.
     """
     rng = random.Random(seed)
-    maker = _Maker(rng, rng.randint(1, 5), rng.choice((2, 3, 5, 50)))
+    maker = _Maker(rng, rng.randint(1, 5), rng.choice((2, 3, 5, 50)), crowded=rng.random() < 0.25)
     maker.prefixes = [maker.tokens(rng.randint(1, 4 * maker.block_size)) for _ in range(rng.choice((1, 1, 2)))]
     arrival, requests = 0, []
     for _ in range(rng.randint(1, max_requests)):
         requests.append(maker.request(arrival))
-        arrival += rng.choice((0, 0, 0, 0, 1, 2, 5))
+        arrival += 0 if maker.crowded else rng.choice((0, 0, 0, 0, 1, 2, 5))
     longest = max(len(r.prompt) + r.max_tokens for r in requests)
     max_model_len = longest + rng.choice((0, 1, 40)) if rng.random() < 0.8 else max(2, longest - rng.randint(1, 4))
     trace = Trace(
         block_size=maker.block_size,
         num_blocks=1,
         requests=tuple(requests),
-        max_num_seqs=rng.choice((1, 2, 2, 3, 4, 5, 8)),
+        max_num_seqs=8 if maker.crowded else rng.choice((1, 2, 2, 3, 4, 5, 8)),
         max_num_batched_tokens=rng.choice((rng.randint(1, longest), rng.randint(1, 3 * longest), 100)),
         max_model_len=max_model_len,
         vocab_size=maker.vocab_size,
         eos_token_ids=maker.tokens(1) if rng.random() < 0.4 else (),
-        failing_steps=tuple(sorted(rng.sample(range(16), rng.randint(1, 3)))) if rng.random() < 0.3 else (),
-        cache_resets=tuple(sorted(rng.sample(range(16), rng.randint(1, 2)))) if rng.random() < 0.2 else (),
+        failing_steps=tuple(sorted(rng.sample(range(10), rng.randint(1, 3)))) if rng.random() < 0.4 else (),
+        cache_resets=tuple(sorted(rng.sample(range(10), rng.randint(1, 2)))) if rng.random() < 0.2 else (),
         hash_range=rng.choice((1, 3)) if rng.random() < 0.25 else None,
     )
     needed = [trace.blocks_needed(r) for r in requests]
-    most = max(needed) if rng.random() < 0.95 else max(1, max(needed) - 1)  # now and then one is too large
-    trace = replace(trace, num_blocks=most + rng.choice((0, 0, 0, 1, 1, 2, sum(needed))))
+    spare = rng.choice((0, 0, 0, 1, 1, 2, sum(needed))) if rng.random() < 0.9 else -1  # -1: one is too large
+    trace = replace(trace, num_blocks=max(1, max(needed) + spare))
     return _with_follow_ups(trace, rng)
 
 
