@@ -110,7 +110,7 @@ class Mixer:
             text = tasks.passage(rng, tokens)
         order = [rng.randrange(len(text.facts)) for _ in range(asks)]
         if rng.random() < CHAT_SHARE:
-            turns = []
+            turns: list[tuple[str, str, int]] = []
             for index in order:
                 one = text.ask(index)
                 start = 0 if not turns else len(text.text) + 1

@@ -1,5 +1,6 @@
 """Write config.json and generation_config.json beside the weights and the tokenizer of a checkpoint.
 
+Use:
     python -m training.export out/model.safetensors nanovllm/assets/qwen3-tiny
 """
 
@@ -24,7 +25,12 @@ def write(path: Path, value: dict[str, object]) -> None:
 def export(weights: Path, folder: Path) -> None:
     """Copy the weights into `folder`, which holds the tokenizer, and write the two configuration files."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    eos, pad = [tokenizer.token_to_id(IM_END), tokenizer.token_to_id(END_OF_TEXT)], tokenizer.token_to_id(END_OF_TEXT)
+    end, pad = tokenizer.token_to_id(IM_END), tokenizer.token_to_id(END_OF_TEXT)
+    if end is None or pad is None:
+        raise ValueError(
+            f"The tokenizer in {folder} lacks {IM_END} or {END_OF_TEXT}: train it with training.tokenizer."
+        )
+    eos = [end, pad]
     write(folder / "config.json", Shape().config(eos, pad))
     write(folder / "generation_config.json", {"do_sample": False, "eos_token_id": eos, "pad_token_id": pad})
     shutil.copyfile(weights, folder / "model.safetensors")

@@ -148,6 +148,9 @@ class Decoder(nn.Module):
 class Qwen3(nn.Module):
     """Token ids [B, T] to final hidden states [B, T, hidden]; the output matrix is the embedding."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, s: Shape) -> None:
         super().__init__()
         self.model = Decoder(s)

@@ -18,15 +18,20 @@ import time
 from dataclasses import asdict, dataclass, field
 from multiprocessing.pool import AsyncResult
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from training import data, evaluate
 from training.model import Qwen3, Shape
+
+Cases = dict[str, list[evaluate.Case]]
 
 
 @dataclass(slots=True)
@@ -65,7 +70,7 @@ def draw_length(progress: float, s: Settings, rng: random.Random) -> int:
     return rng.choices([length for length, _ in options], [weight for _, weight in options])[0]
 
 
-def worker(number: int, s: Settings, tokenizer_file: str, prose: object, progress: object, out: object) -> None:
+def worker(number: int, s: Settings, tokenizer_file: str, prose: NDArray[np.uint16], progress: Any, out: Any) -> None:
     """Put batches on a queue for ever (the process ends with its parent)."""
     rng = random.Random(1000 * s.seed + number)
     mixer = data.Mixer(Tokenizer.from_file(tokenizer_file), prose, rng)
@@ -103,9 +108,7 @@ class Run:
         matrices = [p for n, p in self.model.named_parameters() if p.ndim == 2 and "embed" not in n]
         others = [p for n, p in self.model.named_parameters() if p.ndim != 2 or "embed" in n]
         self.optimisers = [
-            torch.optim.Muon(
-                matrices, lr=s.muon_lr, weight_decay=s.weight_decay, adjust_lr_fn="match_rms_adamw"
-            ),
+            torch.optim.Muon(matrices, lr=s.muon_lr, weight_decay=s.weight_decay, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, lr=s.adam_lr, betas=(0.9, 0.98), weight_decay=0.0),
         ]
         self.rates = [s.muon_lr, s.adam_lr]
@@ -130,14 +133,12 @@ class Run:
         for optimiser, rate in zip(self.optimisers, self.rates, strict=True):
             for group in optimiser.param_groups:
                 group["lr"] = rate * scale
-                if "weight_decay" in group and group["weight_decay"]:
-                    group["weight_decay"] = self.s.weight_decay
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         self.tokens += rows.numel()
         return loss.detach()
 
-    def accuracy(self, cases: dict[str, list[evaluate.Case]], rounded: bool = False) -> dict[str, float]:
+    def accuracy(self, cases: Cases, rounded: bool = False) -> dict[str, float]:
         """Exact answers on held-out prompts; `rounded` runs the weights in bf16 as they are saved."""
         model = self.model
         if rounded:
@@ -167,7 +168,7 @@ class Run:
         (self.out / "record.json").write_text(json.dumps(record, indent=1))
 
 
-def train(run: Run, queue: object, progress: object, eval_every: float, cases: AsyncResult) -> None:
+def train(run: Run, queue: Any, progress: Any, eval_every: float, cases: AsyncResult[Cases]) -> None:
     """Train until the time is over, then measure and save."""
     begun = time.monotonic()
     next_eval, steps = eval_every, 0
@@ -177,7 +178,12 @@ def train(run: Run, queue: object, progress: object, eval_every: float, cases: A
         loss = run.step(rows, lr_scale(progress.value, run.s))
         steps += 1
         if steps % 50 == 0 or steps < 10:
-            entry = {"step": steps, "seconds": round(elapsed, 1), "row": rows.shape[1], "loss": round(float(loss), 4)}
+            entry: dict[str, object] = {
+                "step": steps,
+                "seconds": round(elapsed, 1),
+                "row": rows.shape[1],
+                "loss": round(float(loss), 4),
+            }
             run.log.append(entry)
             print(entry, "queue", queue.qsize(), flush=True)
         if elapsed > next_eval:
@@ -235,7 +241,9 @@ def main() -> None:
     for process in workers:
         process.terminate()
     if args.final_n:
-        run.log.append({"final": run.accuracy(many.get(), rounded=True), "n": {k: len(v) for k, v in many.get().items()}})
+        run.log.append(
+            {"final": run.accuracy(many.get(), rounded=True), "n": {k: len(v) for k, v in many.get().items()}}
+        )
         print(json.dumps(run.log[-1], indent=1), flush=True)
         run.save()
     os._exit(0)  # a queue with unread batches would keep the process waiting for its feeder
