@@ -31,33 +31,33 @@ class LLM(LLMEngine):
         """Complete every prompt (text or token ids); outputs come in the order of the prompts.
 
         All prompts are checked before the first is queued (RequestError otherwise). When it is interrupted or fails,
-        its own requests are cancelled. Requests queued earlier with add_request run along; their outputs wait in
+        its own requests are cancelled. One that is cancelled from elsewhere (a hook, a thread's stop button between two
+        steps) comes back with finish_reason "abort". Requests queued earlier with add_request run along; their outputs wait in
         `uncollected`.
         """
         texts, params = check_lists(prompts, sampling_params)
         checked = [self.check_request(prompt, p) for prompt, p in zip(texts, params, strict=True)]
         outputs: dict[int, RequestOutput | None] = {}
+        self._awaited = outputs  # so that a request cancelled from elsewhere is not waited for
         progress = GenerationProgress(len(checked), enabled=use_tqdm)
         try:
             with interrupt_between_steps() as check_interrupt:
                 for prompt, (token_ids, p) in zip(texts, checked, strict=True):
                     outputs[self._enqueue(prompt, token_ids, p)] = None
-                num_left = len(outputs)
-                while num_left:
-                    check_interrupt()
-                    step = self.step()
-                    for output in step.finished:
-                        if output.request_id in outputs:
-                            outputs[output.request_id] = output
-                            num_left -= 1
-                        else:
-                            self.uncollected[output.request_id] = output
-                    progress.update(step)
+                for request_id in outputs:
+                    while outputs[request_id] is None:
+                        check_interrupt()
+                        step = self.step()
+                        for output in step.finished:
+                            home = outputs if output.request_id in outputs else self.uncollected
+                            home[output.request_id] = output
+                        progress.update(step)
         except BaseException:
             for request_id in outputs:
                 self.abort(request_id)
             raise
         finally:
+            self._awaited = {}
             progress.close()
         return [output for output in outputs.values() if output is not None]
 

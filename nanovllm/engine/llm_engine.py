@@ -48,6 +48,7 @@ class LLMEngine:
         self._prompts: dict[int, str | None] = {}
         self._metrics: dict[int, RequestMetrics] = {}
         self.uncollected: dict[int, RequestOutput] = {}  # finished during a generate() that did not ask for them
+        self._awaited: dict[int, RequestOutput | None] = {}  # what a generate() under way waits for
         self._closed = False
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -82,7 +83,10 @@ class LLMEngine:
         if seq is None:
             return None
         self.scheduler.abort(request_id)
-        return self._finish(seq)
+        output = self._finish(seq)
+        if request_id in self._awaited:
+            self._awaited[request_id] = output
+        return output
 
     def is_finished(self) -> bool:
         """True when no request is waiting or running."""
@@ -96,13 +100,13 @@ class LLMEngine:
         self._event("begin")
         self._event("schedule")
         schedule = self.last_schedule = self.scheduler.schedule()
-        self._event("run")
         try:
+            self._event("run")
             token_ids = self._run(schedule)
+            self._event("postprocess")
         except BaseException:
             self.scheduler.rollback(schedule)
             raise
-        self._event("postprocess")
         num_tokens = sum(seq.num_scheduled_tokens for seq in schedule.seqs)
         self.scheduler.postprocess(schedule.seqs, token_ids, schedule.is_prefill)
         output = StepOutput(schedule.is_prefill, len(schedule.seqs), num_tokens)
