@@ -7,6 +7,7 @@ Read in this order: `record.py` (what a step's record holds), `state.py` (the co
 
 from nanovllm.trace.chrome import chrome_trace, save_chrome_trace
 from nanovllm.trace.explain import explain
+from nanovllm.trace.live import peek
 from nanovllm.trace.record import Event, EventKind, Note, Record, Tensors, difference
 from nanovllm.trace.recorder import Recorder
 from nanovllm.trace.state import Published, State, capture
@@ -28,5 +29,6 @@ __all__ = [
     "chrome_trace",
     "difference",
     "explain",
+    "peek",
     "save_chrome_trace",
 ]

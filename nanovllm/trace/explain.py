@@ -29,12 +29,13 @@ def _events(record: Record) -> list[str]:
     if arrived:
         noun = "Requests" if len(arrived) > 1 else "Request"
         sentences.append(f"{noun} {', '.join(arrived)} arrived and went to the end of the waiting queue.")
-    told = (EventKind.PREEMPTION, EventKind.ADMISSION, EventKind.PREFIX_HIT, EventKind.FINISH)
-    for kind in told:
+    for kind in (EventKind.PREEMPTION, EventKind.ADMISSION):
         sentences += [_sentence(e.what) for e in found if e.kind is kind]
     sentences += [_sentence(n.reason) for n in record.decisions if n.kind == "continue"]
-    sentences += [_sentence(e.what) for e in found if e.kind is EventKind.BLOCK_ALLOCATION]
-    return sentences
+    for kind, start in ((EventKind.PREFIX_HIT, "Prefix cache"), (EventKind.BLOCK_ALLOCATION, "New blocks")):
+        what = [e.what for e in found if e.kind is kind]
+        sentences += [f"{start}: {'; '.join(what)}."] if what else []
+    return sentences + [_sentence(e.what) for e in found if e.kind is EventKind.FINISH]
 
 
 def _deferred(record: Record) -> list[str]:

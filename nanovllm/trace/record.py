@@ -94,6 +94,7 @@ class Record:
     changed_slots: list[int] | None = None
     collectives: list[dict[str, Any]] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict, repr=False)  # text of each token id, as far as known
 
     @property
     def seconds(self) -> float:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from nanovllm.engine.llm_engine import LLMEngine
+from nanovllm.qwen3.parallel import CollectiveRecord
 from nanovllm.scheduler import Decision, Sequence
 from nanovllm.trace.cache_watch import CacheWatch
 from nanovllm.trace.record import PHASES
@@ -52,6 +54,9 @@ class Recorder:
         self._older_event, self._older_phase = self.engine.on_event, self.engine.model_runner.on_phase
         self.engine.on_event = _both(self._older_event, self._on_event)
         self.engine.model_runner.on_phase = _both(self._older_phase, self._on_phase)
+        self._own_collectives = self.engine.ranks.recorder is None
+        if self._own_collectives:
+            self.engine.ranks.record_collectives(True)
         return self
 
     def detach(self) -> None:
@@ -59,6 +64,8 @@ class Recorder:
         if self._attached:
             self._attached = False
             self.engine.on_event, self.engine.model_runner.on_phase = self._older_event, self._older_phase
+            if self._own_collectives and not self.engine.ranks.is_closed:
+                self.engine.ranks.record_collectives(False)
             self.learn_labels()
 
     def __enter__(self) -> "Recorder":
@@ -95,7 +102,6 @@ class Recorder:
         """Copy the state that the step starts from. An unfinished step before this one failed and is forgotten."""
         scheduler = self.engine.scheduler
         self._marks: list[tuple[str, float]] = []
-        self._collectives_seen = len(self._collectives())
         self._before = capture(scheduler, previous=self._last)
         seen = self._seen_decisions
         late = scheduler.decisions[seen[1] :] if scheduler.decisions is seen[0] else []
@@ -145,8 +151,7 @@ class Recorder:
             line["x"] = self._tensors.read(runner, self._rows, self._scheduled)
         if self._watch is not None:
             line["ch"] = self._watch.changed()
-        found = self._collectives()[self._collectives_seen :]
-        extras = {"new": self._new_tokens, "ar": self._arrivals, "col": [_as_dict(c) for c in found]}
+        extras = {"new": self._new_tokens, "ar": self._arrivals, "col": self._collectives()}
         self.trace.append(line | {key: value for key, value in extras.items() if value})
         self._last, self._new_tokens, self._arrivals = after, {}, []
 
@@ -160,11 +165,10 @@ class Recorder:
                 spent[names[name]] += stop - start
         return {name: round(seconds, 7) for name, seconds in spent.items()}
 
-    # --- what the engine may have more of ---------------------------------------------------------------------------
-
-    def _collectives(self) -> list[Any]:
-        """The records of the tensor-parallel group's recorder, if there is one."""
-        return list(getattr(self.engine, "collectives", None) or ())
+    def _collectives(self) -> list[dict[str, Any]]:
+        """The collectives of rank 0 in this step; none for a single rank or an idle step."""
+        recorder = self.engine.ranks.recorder
+        return [_as_dict(c) for c in recorder.records] if recorder is not None and self._rows else []
 
     def learn_labels(self) -> None:
         """Decode each token id once, so that views can show text."""
@@ -190,13 +194,8 @@ def _plain(decision: Decision) -> list[Any]:
     return [decision.kind.value, decision.seq_id, decision.reason, dict(decision.facts)]
 
 
-def _as_dict(collective: Any) -> dict[str, Any]:
-    """A collective's record as plain values: a dictionary, a dataclass or any object with attributes."""
-    if isinstance(collective, dict):
-        return dict(collective)
-    names = getattr(collective, "__slots__", None) or getattr(collective, "__dataclass_fields__", None)
-    values = {n: getattr(collective, n) for n in names} if names else dict(vars(collective))
-    return {n: v if isinstance(v, int | float | str | type(None)) else str(v) for n, v in values.items()}
+def _as_dict(collective: CollectiveRecord) -> dict[str, Any]:
+    return asdict(collective) | {"shape": list(collective.shape)}
 
 
 def _header(engine: LLMEngine) -> dict[str, Any]:

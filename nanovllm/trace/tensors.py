@@ -50,9 +50,8 @@ class TensorReader:
             ends = {int(end) - 1: seq_id for seq_id, end in zip(rows, bounds[1:], strict=True)}  # type: ignore[index]
             line["sampled_rows"] = [ends[int(row)] for row in wanted]
         line |= self._tables(host(context.block_tables), new["context_lens"], rows, scheduled)
-        bucket = getattr(runner, "last_bucket", None)
-        if bucket is not None:
-            line["bucket"] = int(bucket)
+        if runner.last_graph_size is not None:
+            line["bucket"] = runner.last_graph_size
         self._old = {name: array for name, array in new.items() if array is not None}
         return line
 

@@ -86,7 +86,7 @@ class Trace:
         for i in range(start or 0, index + 1):
             if i % _KEYFRAME == 0:
                 self._keyframes.setdefault(i, cursor)
-            record = cursor.decode(self.lines[i], self.limits)
+            record = cursor.decode(self.lines[i], self.limits, self.labels)
             cursor = _Cursor.after(record, cursor.tensors)
             self._ready[i] = record
             self._ready.move_to_end(i)
@@ -135,7 +135,7 @@ class _Cursor:
     def after(cls, record: Record, older: Tensors | None = None) -> "_Cursor":
         return cls(record.block_size, record.after, record.tensors or older)
 
-    def decode(self, line: dict[str, Any], limits: dict[str, int]) -> Record:
+    def decode(self, line: dict[str, Any], limits: dict[str, int], labels: dict[int, str]) -> Record:
         before = decode_state(self.state, line.get("b", {}))
         scheduled = decode_state(before, line.get("s", {}))
         after = decode_state(scheduled, line.get("a", {}))
@@ -153,6 +153,7 @@ class _Cursor:
             changed_slots=line.get("ch"),
             collectives=list(line.get("col", [])),
             limits=limits,
+            labels=labels,
         )
 
     def _decode_tensors(self, x: dict[str, Any], scheduled: State) -> Tensors:
@@ -180,6 +181,6 @@ def expected_tables(
     """The scheduler's block tables of `rows` as batch preparation lays them out: zeros past the end of each."""
     expected = []
     for seq_id, length in zip(rows, context_lens, strict=False):
-        table = scheduled.tables[seq_id][: -(-length // block_size)]
+        table = scheduled.tables.get(seq_id, [])[: -(-length // block_size)]
         expected.append((table + [0] * width)[:width])
     return expected
