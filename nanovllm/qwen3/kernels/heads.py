@@ -83,25 +83,25 @@ def _heads_kernel(
         cos = tl.load(cos_sin_ptr + position * 2 * HALF + d, mask=d < HALF, other=0.0)
         sin = tl.load(cos_sin_ptr + position * 2 * HALF + HALF + d, mask=d < HALF, other=0.0)
         if part == 0:
-            first, second = _norm_and_rotate(
+            first_q, second_q = _norm_and_rotate(
                 row_ptr, q_weight_ptr, cos, sin, eps, 0, NUM_HEADS, HALF, BLOCK_Q, BLOCK_HALF
             )
             hq = tl.arange(0, BLOCK_Q)
             mask = (hq[:, None] < NUM_HEADS) & (d[None, :] < HALF)
             out = q_out_ptr + token * NUM_HEADS * 2 * HALF + hq[:, None] * 2 * HALF + d[None, :]
-            tl.store(out, first, mask=mask)
-            tl.store(out + HALF, second, mask=mask)
+            tl.store(out, first_q, mask=mask)
+            tl.store(out + HALF, second_q, mask=mask)
         else:
-            first, second = _norm_and_rotate(
+            first_k, second_k = _norm_and_rotate(
                 row_ptr, k_weight_ptr, cos, sin, eps, NUM_HEADS, NUM_KV_HEADS, HALF, BLOCK_KV, BLOCK_HALF
             )
-            tl.store(k_out_ptr + token * kv_size + kv_offset, first, mask=kv_mask)
-            tl.store(k_out_ptr + token * kv_size + kv_offset + HALF, second, mask=kv_mask)
+            tl.store(k_out_ptr + token * kv_size + kv_offset, first_k, mask=kv_mask)
+            tl.store(k_out_ptr + token * kv_size + kv_offset + HALF, second_k, mask=kv_mask)
             if STORE:
                 slot = tl.load(slot_ptr + token).to(tl.int64)
                 if slot >= 0:
-                    tl.store(k_cache_ptr + slot * kv_size + kv_offset, first, mask=kv_mask)
-                    tl.store(k_cache_ptr + slot * kv_size + kv_offset + HALF, second, mask=kv_mask)
+                    tl.store(k_cache_ptr + slot * kv_size + kv_offset, first_k, mask=kv_mask)
+                    tl.store(k_cache_ptr + slot * kv_size + kv_offset + HALF, second_k, mask=kv_mask)
 
 
 def norm_rotate_store(
