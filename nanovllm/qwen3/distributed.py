@@ -169,12 +169,15 @@ class DistributedGroup(TensorParallelGroup):
         if self._backend is None:
             raise CollectiveError(f"rank {self.rank} is not connected to the other {self.size - 1}")
         self._seat.enter_collective()
+        work = None
         try:
             work = getattr(self._backend, name)(*args)
             if work is not None:
                 work.wait()
         except RuntimeError as e:
             raise CollectiveError(f"{name} of rank {self.rank} broke off: {e}") from e
+        finally:
+            del work  # a traceback that somebody keeps would keep the sockets open with it
         self._seat.leave_collective()
 
 
