@@ -61,7 +61,9 @@ def exponential_draws(keys: Tensor, vocab_size: int) -> Tensor:
     index = torch.arange(vocab_size, device=keys.device, dtype=torch.int64)
     x = _hash32((index * 0x9E3779B1 + keys[:, :1]) & _MASK)
     x = _hash32(x ^ keys[:, 1:])
-    uniform = ((x >> 8).float() + 0.5) * 2.0**-24  # in (0, 1), never at its ends
+    # In (0, 1), never at its ends: 23 bits and a half fit fp32's 24; one more bit would round up to 1, a draw of 0,
+    # which wins every race.
+    uniform = ((x >> 9).float() + 0.5) * 2.0**-23
     return -torch.log(uniform)
 
 

@@ -40,7 +40,7 @@ def _race_kernel(
         key1 = tl.load(keys_ptr + 2 * row + 1).to(tl.uint32)
         x = _hash32(index.to(tl.uint32) * 0x9E3779B1 + key0)
         x = _hash32(x ^ key1)
-        uniform = ((x >> 8).to(tl.float32) + 0.5) * 5.9604644775390625e-08  # 2^-24
+        uniform = ((x >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2^-23
         score = logits / temperature - tl.log(-tl.log(uniform))
         score = tl.where(inside, score, float("-inf"))
     best, where = tl.max(score, 0, return_indices=True)
