@@ -24,6 +24,7 @@ class EngineConfig:
     gpu_memory_utilization: share of the GPU's memory that the engine may use in all, weights included.
     tensor_parallel_size: ranks, 1 to 8; each holds a shard of every layer.
     enforce_eager: never capture CUDA graphs.
+    overlap: let generate() launch a decode step before the last one's tokens are read; None does so with CUDA graphs.
     kvcache_block_size: tokens of one KV block.
     num_kvcache_blocks: blocks of the pool; None takes as many as the memory allows.
     cpu_kvcache_gib: size of the pool on a CPU, GiB at most.
@@ -44,6 +45,7 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     tensor_parallel_size: int = 1
     enforce_eager: bool = False
+    overlap: bool | None = None
     kvcache_block_size: int = 256
     num_kvcache_blocks: int | None = None
     cpu_kvcache_gib: float = 2.0
@@ -73,6 +75,8 @@ class EngineConfig:
         )
         for name in ("rank_timeout", "rank_start_timeout"):
             setattr(self, name, check_float(name, getattr(self, name), 0.0, 86400.0, ConfigError, open_low=True))
+        if self.overlap is not None:
+            check_bool("overlap", self.overlap, ConfigError)
         check_bool("enforce_eager", self.enforce_eager, ConfigError)
         check_bool("skip_tokenizer_init", self.skip_tokenizer_init, ConfigError)
         check_choice("device", self.device, DEVICES, ConfigError)

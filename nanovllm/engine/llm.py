@@ -6,6 +6,7 @@ from typing import Any
 from nanovllm.engine.interrupt import interrupt_between_steps
 from nanovllm.engine.llm_engine import LLMEngine
 from nanovllm.engine.outputs import RequestOutput
+from nanovllm.engine.overlap import OverlappedLoop
 from nanovllm.engine.progress import GenerationProgress
 from nanovllm.engine.requests import Prompt, check_lists
 from nanovllm.errors import RequestError
@@ -32,13 +33,14 @@ class LLM(LLMEngine):
 
         All prompts are checked before the first is queued (RequestError otherwise). When it is interrupted or fails,
         its own requests are cancelled. One that is cancelled from elsewhere (a hook, a thread's stop button between two
-        steps) comes back with finish_reason "abort". Requests queued earlier with add_request run along; their outputs wait in
-        `uncollected`.
+        steps) comes back with finish_reason "abort". Requests queued earlier with add_request run along; their
+        outputs wait in `uncollected`.
         """
         texts, params = check_lists(prompts, sampling_params)
         checked = [self.check_request(prompt, p) for prompt, p in zip(texts, params, strict=True)]
         outputs: dict[int, RequestOutput | None] = {}
         self._awaited = outputs  # so that a request cancelled from elsewhere is not waited for
+        loop = OverlappedLoop(self)
         progress = GenerationProgress(len(checked), enabled=use_tqdm)
         try:
             with interrupt_between_steps() as check_interrupt:
@@ -47,16 +49,18 @@ class LLM(LLMEngine):
                 for request_id in outputs:
                     while outputs[request_id] is None:
                         check_interrupt()
-                        step = self.step()
+                        step = loop.step()
                         for output in step.finished:
                             home = outputs if output.request_id in outputs else self.uncollected
                             home[output.request_id] = output
                         progress.update(step)
         except BaseException:
+            loop.cancel()
             for request_id in outputs:
                 self.abort(request_id)
             raise
         finally:
+            loop.cancel()
             self._awaited = {}
             progress.close()
         return [output for output in outputs.values() if output is not None]

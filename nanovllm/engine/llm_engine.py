@@ -107,11 +107,23 @@ class LLMEngine:
         except BaseException:
             self.scheduler.rollback(schedule)
             raise
+        output = self.book(schedule, token_ids)
+        self._event("end")
+        return output
+
+    @property
+    def can_overlap(self) -> bool:
+        """True when `generate` may launch a step before the last one's tokens are read; never while someone watches."""
+        watched = self.on_event is not None or self.model_runner.on_phase is not None
+        wanted = self.config.overlap if self.config.overlap is not None else self.model_runner.graphs is not None
+        return wanted and not watched and self.ranks.size == 1
+
+    def book(self, schedule: Schedule, token_ids: list[int | None]) -> StepOutput:
+        """Enter a step that ran: the scheduler's bookkeeping, and outputs for the requests that it finished."""
         num_tokens = sum(seq.num_scheduled_tokens for seq in schedule.seqs)
         self.scheduler.postprocess(schedule.seqs, token_ids, schedule.is_prefill)
         output = StepOutput(schedule.is_prefill, len(schedule.seqs), num_tokens)
         self._collect(schedule, token_ids, output)
-        self._event("end")
         return output
 
     def _run(self, schedule: Schedule) -> list[int | None]:

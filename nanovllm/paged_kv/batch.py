@@ -56,15 +56,18 @@ class SamplingInputs:
         return bool((self.top_k > 0).any() or (self.top_p < 1).any())
 
     @classmethod
-    def of(cls, seqs: Seq[Sequence]) -> "SamplingInputs":
-        """Collect them for `seqs` (only those whose last known token is in the step)."""
+    def of(cls, seqs: Seq[Sequence], num_ahead: int = 0) -> "SamplingInputs":
+        """Collect them for `seqs` (only those whose last known token is in the step).
+
+        num_ahead: tokens of each that an earlier step is still sampling.
+        """
         params = [s.sampling_params for s in seqs]
         return cls(
             temperature=np.array([0.0 if p.is_greedy else p.temperature for p in params], np.float32),
             top_k=np.array([p.top_k for p in params], np.int64),
             top_p=np.array([p.top_p for p in params], np.float32),
             seed=np.array([s.seed for s in seqs], np.int64),
-            position=np.array([s.num_tokens for s in seqs], np.int64),
+            position=np.array([s.num_tokens + num_ahead for s in seqs], np.int64),
         )
 
 

@@ -27,15 +27,18 @@ def graph_batch_sizes(max_num_seqs: int) -> list[int]:
 class DecodeBuffers:
     """The fixed inputs of the recorded steps: views into one device buffer, filled by one copy from pinned memory.
 
-    [max_num_seqs] each: input_ids, positions, slot_mapping (int64), keys [.., 2] (int64), temperature (fp32),
+    [max_num_seqs] each: input_ids, positions, slot_mapping, rows (int64), keys [.., 2] (int64), temperature (fp32),
     context_lens (int32); and block_tables [max_num_seqs, max_blocks] (int32) last, so that a small batch copies a
-    short prefix of the buffer.
+    short prefix of the buffer. rows: where each input id stands among an earlier step's samples, if it does.
+
+    There are two pinned buffers, used in turn: one may still be under way to the device while the next step is written.
     """
 
     _COLUMNS = (
         ("input_ids", np.int64, 1),
         ("positions", np.int64, 1),
         ("slot_mapping", np.int64, 1),
+        ("rows", np.int64, 1),
         ("keys", np.int64, 2),
         ("temperature", np.float32, 1),
         ("context_lens", np.int32, 1),
@@ -45,24 +48,39 @@ class DecodeBuffers:
         self.max_blocks = max_blocks
         self._header = sum(np.dtype(t).itemsize * width for _, t, width in self._COLUMNS) * max_num_seqs
         num_bytes = self._header + 4 * max_num_seqs * max_blocks
-        self._host = torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        pinned = device.type == "cuda"
+        self._hosts = [torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
+        self._sent: list[torch.cuda.Event | None] = [None, None]
+        self._turn = 0
         self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-        self.host: dict[str, np.ndarray] = {}
+        self._views: list[dict[str, np.ndarray]] = [{}, {}]
         self.device: dict[str, Tensor] = {}
         offset = 0
         for name, dtype, width in (*self._COLUMNS, ("block_tables", np.int32, max_blocks)):
             shape = (max_num_seqs, width) if width > 1 or name == "block_tables" else (max_num_seqs,)
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            self.host[name] = self._host.numpy()[offset : offset + size].view(dtype).reshape(shape)
+            for host, views in zip(self._hosts, self._views, strict=True):
+                views[name] = host.numpy()[offset : offset + size].view(dtype).reshape(shape)
             torch_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
             self.device[name] = self._device[offset : offset + size].view(torch_dtype).view(shape)
             offset += size
 
-    def fill(self, batch: HostBatch, temperature: np.ndarray | None, keys: np.ndarray | None, size: int) -> None:
+    def fill(
+        self,
+        batch: HostBatch,
+        temperature: np.ndarray | None,
+        keys: np.ndarray | None,
+        rows: np.ndarray | None,
+        size: int,
+    ) -> None:
         """Copy `batch` in, padded to `size` rows. temperature and keys are None where nothing is sampled."""
         assert batch.block_tables is not None
         num_seqs, width = batch.block_tables.shape
-        host, real, padding = self.host, slice(0, num_seqs), slice(num_seqs, size)
+        self._turn = 1 - self._turn
+        sent = self._sent[self._turn]
+        if sent is not None:
+            sent.synchronize()
+        host, real, padding = self._views[self._turn], slice(0, num_seqs), slice(num_seqs, size)
         host["input_ids"][real], host["input_ids"][padding] = batch.input_ids, 0
         host["positions"][real], host["positions"][padding] = batch.positions, 0
         host["slot_mapping"][real], host["slot_mapping"][padding] = batch.slot_mapping, -1
@@ -72,8 +90,13 @@ class DecodeBuffers:
         if temperature is not None:
             host["temperature"][real] = temperature
             host["keys"][real] = keys
+        if rows is not None:
+            host["rows"][real] = rows
         used = self._header + 4 * size * self.max_blocks
-        self._device[:used].copy_(self._host[:used], non_blocking=True)
+        self._device[:used].copy_(self._hosts[self._turn][:used], non_blocking=True)
+        if self._device.device.type == "cuda":
+            self._sent[self._turn] = event = torch.cuda.Event()
+            event.record()
 
     def context(self, size: int, max_seqlen_k: int) -> ForwardContext:
         """The metadata of the first `size` rows."""

@@ -14,6 +14,7 @@ from nanovllm.paged_kv.batch import DeviceBatch, HostBatch, SamplingInputs, prep
 from nanovllm.paged_kv.cache import KVCache, KVCacheSpec
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, graph_batch_sizes
+from nanovllm.paged_kv.in_flight import Feed, PendingTokens
 from nanovllm.paged_kv.memory import MemoryMeter
 from nanovllm.scheduler.sequence import ScheduledSlice
 
@@ -130,7 +131,6 @@ class ModelRunner:
 
     # --- one step ---------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def run(
         self, slices: Seq[ScheduledSlice], is_prefill: bool, sampling: SamplingInputs | None = None
     ) -> list[int | None]:
@@ -138,49 +138,59 @@ class ModelRunner:
 
         sampling: how to sample those that need a token, in order; None on ranks other than 0, which sample nothing.
         """
+        return self.launch(slices, is_prefill, sampling).result()
+
+    @torch.inference_mode()
+    def launch(
+        self,
+        slices: Seq[ScheduledSlice],
+        is_prefill: bool,
+        sampling: SamplingInputs | None = None,
+        feed: Feed | None = None,
+    ) -> PendingTokens:
+        """Start a step without waiting for its tokens. `feed`: take the input ids from an earlier step's samples."""
         self._phase("prepare")
         host = prepare(slices, is_prefill, self.spec.block_size)
         self.last_sampled = self.last_graph_size = None
         if is_prefill and not any(s.needs_token for s in slices):
-            self._forward(host)
-            return [None] * len(slices)  # only unfinished chunks: nobody reads logits
+            self._forward(host, None)
+            return PendingTokens(slices, None)  # only unfinished chunks: nobody reads logits
         use_graph = self.graphs is not None and not is_prefill
-        sampled = self._run_graph(host, sampling) if use_graph else self._run_eager(host, sampling)
-        if sampled is None:
-            return [None] * len(slices)
-        self.last_sampled = sampled
-        ids = iter(sampled.tolist())
-        return [next(ids) if s.needs_token else None for s in slices]
+        run = self._run_graph if use_graph else self._run_eager
+        self.last_sampled = run(host, sampling, feed)
+        return PendingTokens(slices, self.last_sampled)
 
-    def _forward(self, host: HostBatch) -> tuple[Tensor, ForwardContext]:
+    def _forward(self, host: HostBatch, feed: Feed | None) -> tuple[Tensor, ForwardContext]:
         """Copy the batch to the device and run the layers; hidden [T, hidden_size]."""
         self.last_batch = batch = to_device(host, self.device)
+        if feed is not None:
+            batch.input_ids = feed.gather()
         self._phase("forward")
         return self.model(batch.input_ids, batch.positions, batch.context), batch.context
 
-    def _run_eager(self, host: HostBatch, sampling: SamplingInputs | None) -> Tensor | None:
+    def _run_eager(self, host: HostBatch, sampling: SamplingInputs | None, feed: Feed | None) -> Tensor | None:
         """One kernel launch after the other; sampled ids, or None on ranks that do not sample."""
-        hidden, context = self._forward(host)
+        hidden, context = self._forward(host, feed)
         logits = self.model.compute_logits(hidden, context)
         if logits is None or sampling is None:
             return None
         self._phase("sample")
         return self.sampler(logits, self.sampler.prepare(sampling, self.device))
 
-    def _run_graph(self, host: HostBatch, sampling: SamplingInputs | None) -> Tensor | None:
+    def _run_graph(self, host: HostBatch, sampling: SamplingInputs | None, feed: Feed | None) -> Tensor | None:
         """Replay the recorded step of the next batch size; sampled ids [B], or None on ranks that do not sample."""
         assert self.graphs is not None
         num_seqs = len(host.input_ids)
         size = self.last_graph_size = self.graphs.padded_size(num_seqs)
-        temperature, keys = (
-            (None, None) if sampling is None else (sampling.temperature, self.sampler.row_keys(sampling))
-        )
+        keys = None if sampling is None else self.sampler.row_keys(sampling)
         buffers = self.graphs.buffers
-        buffers.fill(host, temperature, keys, size)
+        temperature = None if sampling is None else sampling.temperature
+        buffers.fill(host, temperature, keys, None if feed is None else feed.rows, size)
+        input_ids = buffers.device["input_ids"][:num_seqs]
+        if feed is not None:
+            feed.gather(input_ids, buffers.device["rows"][:num_seqs])
         context = buffers.context(num_seqs, host.max_seqlen_k)
-        self.last_batch = DeviceBatch(
-            buffers.device["input_ids"][:num_seqs], buffers.device["positions"][:num_seqs], context
-        )
+        self.last_batch = DeviceBatch(input_ids, buffers.device["positions"][:num_seqs], context)
         self._phase("forward")
         hidden = self.graphs.run_body(size)
         if sampling is None or not sampling.cuts_vocabulary:

@@ -4,6 +4,7 @@ Read in this order: `sequence.py` (one request), `block_manager.py` (who owns wh
 deques and the decisions).
 """
 
+from nanovllm.scheduler.ahead import schedule_ahead, slice_ahead
 from nanovllm.scheduler.block_manager import Block, BlockManager
 from nanovllm.scheduler.scheduler import Decision, DecisionKind, Schedule, Scheduler
 from nanovllm.scheduler.sequence import FinishReason, ScheduledSlice, Sequence, SequenceStatus
@@ -19,4 +20,6 @@ __all__ = [
     "Scheduler",
     "Sequence",
     "SequenceStatus",
+    "schedule_ahead",
+    "slice_ahead",
 ]

@@ -234,13 +234,15 @@ class BlockManager:
         """True if the newest token of `seq` has a slot, or a free block can give it one."""
         return seq.num_tokens <= len(seq.block_table) * self.block_size or bool(self.free_block_ids)
 
-    def append(self, seq: Sequence) -> None:
+    def append(self, seq: Sequence, num_ahead: int = 0) -> None:
         """Make room for the newest token of `seq`, taking a block when it is the first of a new one.
+
+        num_ahead: tokens still being sampled that need a slot besides (see scheduler/ahead.py).
 
         Evaluated when the step is scheduled: the token sampled by the step before is already counted in `num_tokens`,
         so a block is needed when num_tokens % block_size == 1, not 0.
         """
-        if seq.num_tokens > len(seq.block_table) * self.block_size:
+        if seq.num_tokens + num_ahead > len(seq.block_table) * self.block_size:
             seq.block_table.append(self._recycle())
 
     def deallocate(self, seq: Sequence) -> None:

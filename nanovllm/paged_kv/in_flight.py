@@ -1,0 +1,54 @@
+"""A step that has been launched and whose tokens nobody has read yet."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nanovllm.scheduler.sequence import ScheduledSlice
+
+
+class PendingTokens:
+    """The tokens that a launched step samples. `result` waits for them; until then the host is free.
+
+    sampled: [n] int64 on the device, None when this rank or step samples nothing. It is valid only until the next step
+    is launched; that one may read it first, as its input.
+    """
+
+    def __init__(self, slices: Seq[ScheduledSlice], sampled: Tensor | None) -> None:
+        self.sampled = sampled
+        self._needs_token = [s.needs_token for s in slices]
+        self._host = sampled
+        self._arrived: torch.cuda.Event | None = None
+        if sampled is not None and sampled.device.type == "cuda":
+            self._host = torch.empty(sampled.shape, dtype=sampled.dtype, pin_memory=True)
+            self._host.copy_(sampled, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def result(self) -> list[int | None]:
+        """A token id for each sequence whose last known token was in the step, None for the others."""
+        if self._host is None:
+            return [None] * len(self._needs_token)
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        ids = iter(self._host.tolist())
+        return [next(ids) if needed else None for needed in self._needs_token]
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Where a step's input tokens come from when they are still on the device: rows of an earlier step's samples."""
+
+    pending: PendingTokens
+    rows: np.ndarray  # [B] int64
+
+    def gather(self, out: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        """[B] int64 input ids; `rows` is the device copy of self.rows if there is one."""
+        sampled = self.pending.sampled
+        assert sampled is not None
+        if rows is None:
+            rows = torch.from_numpy(self.rows).to(sampled.device, non_blocking=True)
+        return sampled[rows] if out is None else torch.index_select(sampled, 0, rows, out=out)
