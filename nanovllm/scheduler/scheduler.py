@@ -87,6 +87,8 @@ class Scheduler:
 
     def check_fits(self, num_prompt_tokens: int, max_tokens: int) -> None:
         """Raise RequestError unless such a request can finish in this pool when it runs alone."""
+        if num_prompt_tokens < 1:
+            raise RequestError("a prompt of 0 tokens has nothing to predict from: give it at least 1")
         if num_prompt_tokens >= self.max_model_len:
             raise RequestError(
                 f"prompt of {num_prompt_tokens:,} tokens leaves no room for a completion in max_model_len "
@@ -103,8 +105,12 @@ class Scheduler:
             )
 
     def add(self, seq: Sequence) -> None:
-        """Queue a request. Raises RequestError, with nothing changed, if it could never finish."""
+        """Queue a request. Raises RequestError, with nothing changed, if it could never finish or is no new one."""
         self.check_fits(seq.num_prompt_tokens, seq.sampling_params.max_tokens)
+        if seq.seq_id in self.sequences:
+            raise RequestError(f"request {seq.seq_id} is unfinished already: give each request an id of its own")
+        if seq.block_size != (pool_size := self.block_manager.block_size):
+            raise RequestError(f"request {seq.seq_id} has blocks of {seq.block_size} tokens, the pool of {pool_size}")
         self.waiting.append(seq)
         self.sequences[seq.seq_id] = seq
 
@@ -149,7 +155,7 @@ class Scheduler:
                 if plan.missing:
                     self._note_lack_of_blocks(seq, plan)
                     break
-                self._admit(seq, plan)
+                self.block_manager.allocate(seq, plan)
                 kind = DecisionKind.ADMIT
             # Sized after the prefix match: a hit shortens what is left to compute.
             needed = seq.num_tokens - seq.num_cached_tokens
@@ -170,14 +176,6 @@ class Scheduler:
             seq.status = SequenceStatus.RUNNING
             self.running.append(seq)
         return scheduled
-
-    def _admit(self, seq: Sequence, plan: AllocationPlan) -> None:
-        """Give a waiting request its blocks, and count what preemption made it compute again."""
-        lost = seq.num_recomputed_tokens
-        self.block_manager.allocate(seq, plan)
-        if seq.num_preemptions:
-            computed_before = seq.num_tokens - 1
-            seq.num_recomputed_tokens = lost + max(0, computed_before - seq.num_cached_tokens)
 
     def _note_lack_of_blocks(self, seq: Sequence, plan: AllocationPlan) -> None:
         why = f"needs {plan.num_new_blocks} blocks, {plan.num_free_blocks} free"
@@ -228,6 +226,8 @@ class Scheduler:
             before = seq.num_cached_tokens
             seq.num_cached_tokens += seq.num_scheduled_tokens
             seq.num_scheduled_tokens = 0
+            if is_prefill and seq.num_preemptions:  # all but its newest token had been computed before
+                seq.num_recomputed_tokens += min(seq.num_cached_tokens, seq.num_tokens - 1) - before
             self.block_manager.publish(seq, before)
             if token_id is None:
                 continue

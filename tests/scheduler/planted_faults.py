@@ -263,7 +263,9 @@ HARMLESS = [
             "if block_hash in self.hash_to_block_id:\n        return None\n    block = self.blocks",
         ),
     ),
-    in_scheduler("preempted tokens not counted", "_admit", ("if seq.num_preemptions:", "if False:")),
+    in_scheduler(
+        "recomputed tokens not counted", "postprocess", ("if is_prefill and seq.num_preemptions:", "if False:")
+    ),
     in_scheduler(
         "finished requests removed one by one", "postprocess", ("finished = True", "self.running.remove(seq)")
     ),

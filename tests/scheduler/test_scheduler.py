@@ -149,6 +149,22 @@ def test_the_youngest_gives_way_and_continues_from_all_its_tokens() -> None:
     assert (young.num_preemptions, young.num_recomputed_tokens) == (1, 8)
 
 
+def test_recomputed_tokens_count_what_was_computed_again() -> None:
+    """In chunks of four, the first of which fails once: eight of the nine tokens had been computed before."""
+    driver = Driver(block_size=8, num_blocks=3, budget=16)
+    driver.add(0, [1] * 8, max_tokens=2)
+    young = driver.add(1, [2] * 8, max_tokens=4)
+    driver.step()
+    driver.step()
+    assert (young.num_preemptions, young.num_recomputed_tokens) == (1, 0)
+    driver.manager.reset_prefix_cache()
+    driver.scheduler.max_num_batched_tokens = 4
+    driver.begin()
+    driver.scheduler.rollback(driver.schedule)
+    driver.run()
+    assert (young.num_preemptions, young.num_recomputed_tokens) == (1, 8)
+
+
 def test_preempted_requests_return_in_their_old_order() -> None:
     driver = Driver(block_size=1, num_blocks=6)
     for seq_id in range(3):
@@ -168,6 +184,19 @@ def test_a_request_larger_than_the_pool_is_refused_and_others_finish() -> None:
         driver.add(1, [0] * 9, max_tokens=1)
     assert list(driver.scheduler.sequences) == [0]
     driver.run()
+
+
+def test_a_request_that_would_corrupt_the_queue_is_refused() -> None:
+    driver = Driver(block_size=4)
+    driver.add(0, [1], max_tokens=2)
+    with pytest.raises(RequestError, match="request 0 is unfinished already"):
+        driver.add(0, [2], max_tokens=2)
+    with pytest.raises(RequestError, match="request 1 has blocks of 256 tokens, the pool of 4"):
+        driver.scheduler.add(Sequence(1, [2], SamplingParams(max_tokens=2)))
+    with pytest.raises(RequestError, match="prompt of 0 tokens"):
+        driver.add(2, [], max_tokens=2)
+    driver.run()
+    driver.add(0, [1], max_tokens=1)
 
 
 def test_the_longest_request_that_fits_is_accepted_and_finishes() -> None:
