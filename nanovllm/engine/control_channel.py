@@ -22,22 +22,23 @@ semaphore behind, and ends with EOF when the process at its other end is gone. A
 its call, and rank 0 sends the next call only when it has every result of the one before.
 """
 
+import os
+import secrets
 import struct
-import time
 from dataclasses import dataclass, field
 from enum import IntEnum
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
 from typing import NamedTuple
 
+from nanovllm.engine.peer import CHUNK, TAKEN, Peer
 from nanovllm.errors import NanoVLLMError
 
 HEADER = struct.Struct("<QQQII")
 STATUS = struct.Struct("<QQ")
 DOWN_BYTES = 2**20  # of one chunk from rank 0
 UP_BYTES = 2**16  # of one chunk from a worker
-CHUNK, TAKEN = b"c", b"t"  # the two events
 
 
 class Kind(IntEnum):
@@ -54,22 +55,6 @@ class Message(NamedTuple):
     number: int
     kind: Kind
     payload: bytes
-
-
-class PeerGoneError(NanoVLLMError):
-    """The process at the other end of the channel is gone. `rank`: which one."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(f"rank {rank} is gone")
-        self.rank = rank
-
-
-class OverdueError(NanoVLLMError):
-    """A rank did not answer before the deadline. `rank`: which one."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(f"rank {rank} did not answer in time")
-        self.rank = rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,33 +106,6 @@ class Traffic:
     by_method: dict[str, int] = field(default_factory=dict)  # bytes
 
 
-class Peer:
-    """The pipe to another rank, with waits that end when that rank is gone or overdue."""
-
-    def __init__(self, rank: int, events: Connection) -> None:
-        self.rank = rank
-        self.events = events
-
-    def signal(self, event: bytes) -> None:
-        """Tell the peer. Raises PeerGoneError."""
-        try:
-            self.events.send_bytes(event)
-        except OSError:
-            raise PeerGoneError(self.rank) from None
-
-    def expect(self, event: bytes, deadline: float | None) -> None:
-        """Wait for `event` until `deadline`, s of time.monotonic(). Raises PeerGoneError or OverdueError."""
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not wait([self.events], left):
-            raise OverdueError(self.rank)
-        try:
-            received = self.events.recv_bytes()
-        except (EOFError, OSError):
-            raise PeerGoneError(self.rank) from None
-        if received != event:
-            raise NanoVLLMError(f"the control channel lost step: rank {self.rank} sent {received!r}, not {event!r}")
-
-
 class Area:
     """One place in the segment that holds a header and a chunk; one side writes it, the other reads."""
 
@@ -187,6 +145,11 @@ class Area:
             peer.signal(TAKEN)
 
 
+def unique_name() -> str:
+    """A name for a segment that nobody else has and that tells whose it is; at most 30 characters, as macOS asks."""
+    return f"nanovllm-{os.getpid()}-{secrets.token_hex(4)}"
+
+
 def memory_of(segment: SharedMemory) -> memoryview:
     """The bytes of an attached segment."""
     assert segment.buf is not None
@@ -198,7 +161,7 @@ class ChannelHost:
 
     def __init__(self, num_workers: int, parent_pid: int, down_bytes: int = DOWN_BYTES) -> None:
         self.layout = Layout(num_workers, down_bytes)
-        self.segment = SharedMemory(create=True, size=self.layout.total)  # under a name nobody else has
+        self.segment = SharedMemory(unique_name(), create=True, size=self.layout.total)
         self._memory = memory_of(self.segment)
         self.down = Area(self._memory, self.layout.down, down_bytes)
         self.ups = [Area(self._memory, self.layout.up(r), self.layout.up_bytes) for r in range(1, num_workers + 1)]

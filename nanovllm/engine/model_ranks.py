@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from nanovllm.engine.rank_executor import RankExecutor
-from nanovllm.engine.ranks import RankGroup, RankTimeouts
+from nanovllm.engine.rank_failures import RankTimeouts
+from nanovllm.engine.ranks import RankGroup
 from nanovllm.engine.startup import Plan
 from nanovllm.engine.step_codec import HasBlockTable, StepEncoder
 from nanovllm.errors import ConfigError

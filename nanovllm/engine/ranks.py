@@ -6,30 +6,21 @@ Whatever goes wrong in any of them ends in a `RankError` here, with every proces
 import atexit
 import os
 import pickle
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from nanovllm.engine.control_channel import ChannelHost, Kind, OverdueError, PeerGoneError, Traffic
+from nanovllm.engine.control_channel import ChannelHost, Kind, Traffic
+from nanovllm.engine.peer import OverdueError, PeerGoneError
 from nanovllm.engine.processes import spawn_workers
-from nanovllm.engine.supervisor import HostSeat, Supervisor, Verdict
-from nanovllm.errors import CollectiveError, NanoVLLMError, RankError
+from nanovllm.engine.rank_failures import RankTimeouts, rank_error, run_in_thread
+from nanovllm.engine.supervisor import HostSeat, Supervisor
+from nanovllm.errors import CollectiveError, NanoVLLMError
 
 SETTLE_SECONDS = 1.0  # for workers to show that they finished a call which failed on rank 0
 VERDICT_SECONDS = 5.0  # for the supervisor to see why a connection broke
-
-
-@dataclass(frozen=True, slots=True)
-class RankTimeouts:
-    """How long rank 0 waits for the others, s: in a call while starting, in a step, for a polite exit."""
-
-    start: float = 600.0
-    step: float = 60.0
-    exit: float = 10.0
 
 
 class RankGroup:
@@ -62,7 +53,7 @@ class RankGroup:
         create = pickle.dumps(("create", (factory, args + worker_args)))  # refused here, before a process is spawned
         self._channel = ChannelHost(size - 1, os.getpid())
         self._supervisor = Supervisor([], self._channel, self._seat)
-        self._release = weakref.finalize(self, _release, os.getpid(), self._supervisor, self._channel)
+        self._release = weakref.finalize(self, self._supervisor.release, os.getpid())
         self._release.atexit = False
         # Registered after multiprocessing's own exit hook, so it runs before that one, which would wait for a stopped
         # worker.
@@ -150,12 +141,14 @@ class RankGroup:
             return run()
         self._seat.begin_call(limit, counts_whole=getattr(self.local, "waits_for_device", False))
         try:
-            result = _in_thread(run, self._supervisor) if in_thread else run()
+            result = run_in_thread(run, self._supervisor) if in_thread else run()
         except CollectiveError as error:
             self._fail(error, limit)
         except BaseException:
             self._seat.end_call()
-            if not self._is_settled():
+            with self._ended_on_error():
+                is_settled = self._is_settled()
+            if not is_settled:
                 self.kill()
             raise
         finally:
@@ -212,7 +205,7 @@ class RankGroup:
         verdict = supervisor.verdict
         assert verdict is not None
         self.kill()
-        raise _rank_error(verdict, self._errors, method) from error
+        raise rank_error(verdict, self._errors, method) from error
 
     def _silent(self) -> list[int]:
         """The ranks that have not answered the call under way. Notes the errors among the answers."""
@@ -259,43 +252,3 @@ class RankGroup:
             self._release()
         if self.local is not None:
             self.local.exit()
-
-
-def _release(owner_pid: int, supervisor: Supervisor, channel: ChannelHost) -> None:
-    """End the processes and free the channel. A forked copy of the owner must not do it."""
-    if os.getpid() == owner_pid:
-        supervisor.stop_watching()
-        supervisor.kill()
-        channel.close()
-
-
-def _in_thread(run: Callable[[], Any], supervisor: Supervisor) -> Any:
-    """Run something that could block for good, and stop waiting for it once a worker has failed."""
-    outcome: list[Any] = []
-
-    def target() -> None:
-        try:
-            outcome.append((True, run()))
-        except BaseException as error:
-            outcome.append((False, error))
-
-    thread = threading.Thread(target=target, daemon=True, name="rank-0")
-    thread.start()
-    while thread.is_alive():
-        if supervisor.verdict is not None:
-            raise CollectiveError("a rank failed while rank 0 was waiting to meet it")
-        thread.join(0.02)
-    succeeded, value = outcome[0]
-    if not succeeded:
-        raise value
-    return value
-
-
-def _rank_error(verdict: Verdict, errors: dict[int, dict[str, Any]], method: str) -> RankError:
-    """Name the rank where it began: one that raised by itself, else the one that the supervisor saw fail first."""
-    causes = sorted(rank for rank, e in errors.items() if not e["is_consequence"])
-    rank = verdict.rank if verdict.rank in causes or not causes else causes[0]
-    report = errors.get(rank)
-    what = f"raised {report['summary']} in {report['method']}" if report else f"{verdict.what} during {method}"
-    text = f"rank {rank} {what}; all ranks have been ended and this engine is closed: build a new one"
-    return RankError(text, rank, report["traceback"] if report else "")

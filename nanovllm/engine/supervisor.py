@@ -4,6 +4,7 @@ A thread of its own, because rank 0's main thread may be inside a collective tha
 Ending the other workers closes their sockets, which makes that collective fail and sets the main thread free.
 """
 
+import os
 import signal
 import threading
 import time
@@ -156,6 +157,13 @@ class Supervisor:
             self.on_failure()
         for process in self.processes:
             process.join()
+
+    def release(self, owner_pid: int) -> None:
+        """End the processes and free the channel, unless this is a forked copy of the process that owns them."""
+        if os.getpid() == owner_pid:
+            self.stop_watching()
+            self.kill()
+            self._channel.close()
 
     def wait_for_exit(self, deadline: float) -> None:
         """Give the workers until `deadline`, s of time.monotonic(), to end by themselves."""

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any
 
-from nanovllm.engine.control_channel import ChannelClient, Kind, Message, PeerGoneError, WorkerLink
+from nanovllm.engine.control_channel import ChannelClient, Kind, Message, WorkerLink
+from nanovllm.engine.peer import PeerGoneError
 from nanovllm.errors import CollectiveError
 
 BEAT_SECONDS = 0.25

@@ -22,9 +22,8 @@ def worker_pids() -> set[int]:
 
 
 def segments() -> set[str]:
-    """Named shared segments of this machine."""
-    shm = Path("/dev/shm")
-    return {p.name for p in shm.glob("psm_*")} if shm.exists() else set()
+    """Shared segments that this process has named."""
+    return {p.name for p in Path("/dev/shm").glob(f"nanovllm-{os.getpid()}-*")}
 
 
 def listening_ports() -> set[int]:
@@ -51,7 +50,7 @@ class State:
     threads: int = field(default_factory=rank_threads)
 
     def assert_restored(self, seconds: float = 5.0) -> None:
-        """Nothing more than before; other programs' short-lived segments have `seconds` to go."""
+        """Nothing more than before, after `seconds` at most."""
         deadline = time.monotonic() + seconds
         while True:
             more = [

@@ -18,9 +18,8 @@ from nanovllm.engine.control_channel import (
     Kind,
     Layout,
     Message,
-    OverdueError,
-    PeerGoneError,
 )
+from nanovllm.engine.peer import OverdueError, PeerGoneError
 
 SMALL = 64  # bytes of a chunk
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from nanovllm.engine.ranks import RankGroup, RankTimeouts
+from nanovllm.engine.rank_failures import RankTimeouts
+from nanovllm.engine.ranks import RankGroup
 from nanovllm.errors import NanoVLLMError, RankError
 from parallel.leftovers import State, wait_until_gone
 from parallel.light_ranks import LightExecutor
