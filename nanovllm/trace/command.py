@@ -1,14 +1,16 @@
 """`nanovllm trace`: record a run and open it as one HTML page."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanovllm.errors import NanoVLLMError
-from nanovllm.trace.chrome import save_chrome_trace
-from nanovllm.trace.trace import Trace
-from nanovllm.trace.workload import SMALL_LIMITS, arrivals, record_run, small_llm, task_prompts
+from nanovllm.trace.limits import SMALL_LIMITS
+
+if TYPE_CHECKING:
+    from nanovllm.trace import Trace
 
 
 def add_parser(subparsers: Any) -> None:
@@ -37,34 +39,37 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--perfetto", metavar="FILE", help="also save a Chrome trace, which Perfetto opens")
     parser.add_argument("--load", metavar="FILE", help="draw a trace saved with --jsonl instead of recording one")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, for programs")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of a refusal")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record (or load), write what was asked for, say where. Returns the exit status."""
+    """Record (or load), write what was asked for, say where. Raises NanoVLLMError with the reason when it cannot."""
+    from nanovllm.trace import Trace, save_chrome_trace
     from nanovllm.viz.page import save_page
 
     try:
         trace = Trace.load(args.load) if args.load else _record(args)
-        if args.jsonl:
-            _say(trace.save(args.jsonl))
-        if args.perfetto:
-            _say(save_chrome_trace(trace, args.perfetto))
-        page = save_page(trace, args.output)
-    except (NanoVLLMError, ValueError, OSError) as error:
-        sys.stderr.write(f"nanovllm trace: {error}\n")
-        return 1
-    sys.stdout.write(f"{len(trace)} steps of {len(trace.request_ids)} requests\n")
-    _say(page)
+        written = [trace.save(args.jsonl)] if args.jsonl else []
+        written += [save_chrome_trace(trace, args.perfetto)] if args.perfetto else []
+        written += [save_page(trace, args.output)]
+    except NanoVLLMError:
+        raise
+    except (ValueError, OSError) as error:
+        raise NanoVLLMError(str(error)) from error
+    _say(args, trace, written)
     if args.open:
         import webbrowser
 
-        webbrowser.open(page.resolve().as_uri())
+        webbrowser.open(written[-1].resolve().as_uri())
     return 0
 
 
-def _record(args: argparse.Namespace) -> Trace:
-    """Run the prompts and record them; without the checkpoint's weights, with random ones."""
+def _record(args: argparse.Namespace) -> "Trace":
+    """Run the prompts and record them."""
+    from nanovllm.trace.workload import arrivals, record_run, small_llm, task_prompts
+
     limits: dict[str, Any] = {
         "kvcache_block_size": args.block_size,
         "num_kvcache_blocks": args.blocks,
@@ -82,5 +87,12 @@ def _record(args: argparse.Namespace) -> Trace:
         return record_run(llm, requests, max_steps=args.max_steps)
 
 
-def _say(path: Path) -> None:
-    sys.stdout.write(f"wrote {path} ({path.stat().st_size / 1e3:,.0f} kB)\n")
+def _say(args: argparse.Namespace, trace: "Trace", written: list[Path]) -> None:
+    sizes = {str(path): path.stat().st_size for path in written}
+    if args.json:
+        report = {"steps": len(trace), "requests": len(trace.request_ids), "bytes_written": sizes}
+        sys.stdout.write(json.dumps(report) + "\n")
+        return
+    sys.stdout.write(f"{len(trace)} steps of {len(trace.request_ids)} requests\n")
+    for path, size in sizes.items():
+        sys.stdout.write(f"wrote {path} ({size / 1e3:,.0f} kB)\n")

@@ -6,17 +6,11 @@ from typing import Any
 
 from nanovllm.assets.tasks import examples
 from nanovllm.engine.llm import LLM
+from nanovllm.engine.llm_engine import LLMEngine
 from nanovllm.sampling_params import SamplingParams
+from nanovllm.trace.limits import SMALL_LIMITS
 from nanovllm.trace.recorder import Recorder
 from nanovllm.trace.trace import Trace
-
-SMALL_LIMITS = {
-    "kvcache_block_size": 4,
-    "num_kvcache_blocks": 40,
-    "max_num_seqs": 5,
-    "max_num_batched_tokens": 32,
-    "max_model_len": 128,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,7 @@ def arrivals(prompts: Iterable[str | list[int]], max_tokens: int = 24, every: in
     return [Arrival(0 if i < 3 else (i - 2) * every, prompt, params) for i, prompt in enumerate(prompts)]
 
 
-def record_run(llm: LLM, requests: list[Arrival], watch_cache: bool = True, max_steps: int = 2000) -> Trace:
+def record_run(llm: LLMEngine, requests: list[Arrival], watch_cache: bool = True, max_steps: int = 2000) -> Trace:
     """Run `requests` to their end, each queued at its step, and return the trace."""
     pending = sorted(requests, key=lambda r: r.step)
     with Recorder(llm, watch_cache=watch_cache) as recorder:

@@ -164,7 +164,9 @@ class AttentionMask(View):
             x = left + page * size * w
             body += line(x, top, x, top + h * len(positions), "card", stroke_width=1.6)
         body += label(16, 68, "query", "muted", 11)
-        foot = f"{len(positions)} queries see {start} cached keys and, causally, {len(positions)} new ones"
+        many = len(positions) > 1
+        foot = f"{len(positions)} queries see" if many else "one query sees"
+        foot += f" {start} cached keys and, causally, {len(positions)} new one{'s' * many}"
         return HALF, 282, of_request(self.seq_id, body) + label(16, 270, foot, "muted", 11)
 
     def _pages(self, pages: list[int], keys: int, left: float, top: float, w: float, tall: float) -> str:

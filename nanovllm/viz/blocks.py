@@ -103,11 +103,11 @@ class BlockPool(View):
         body += self._badge(block, x, y, w, h, size)
         fresh = block not in self._owned_before()
         hit = any(block in found for found in self.record.hits().values())
-        look: dict[str, Any] = {
+        edge: dict[str, Any] = {
             "stroke_width": 2.2 if fresh or hit else 0,
             "stroke_dasharray": "4 2.5" if hit else None,
         }
-        body += box(x, y, w, h, None, "mark" if fresh or hit else None, words=words, **look)
+        body += box(x, y, w, h, None, "mark" if fresh or hit else None, words=words, **edge)
         return of_request(owners, body)
 
     def _badge(self, block: int, x: float, y: float, w: float, h: float, size: float) -> str:

@@ -69,7 +69,8 @@ const packed = Uint8Array.from(atob(at("data").textContent), c => c.charCodeAt(0
 const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
 const data = JSON.parse(await new Response(stream).text());
 const cards = [...document.querySelectorAll("[data-panel]")], ticks = [...document.querySelectorAll("[data-step]")];
-const chips = [...document.querySelectorAll("[data-pick]")], rule = document.head.appendChild(document.createElement("style"));
+const chips = [...document.querySelectorAll("[data-pick]")];
+const rule = document.head.appendChild(document.createElement("style"));
 const shown = cards.map(() => -1);
 let step = 0, timer = null, pick = null;
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
-from nanovllm.trace.explain import explain
 from nanovllm.trace.trace import Trace
+from nanovllm.trace.words import explain
 from nanovllm.viz.answers import Answers
 from nanovllm.viz.batch import AttentionMask, PackedBatch
 from nanovllm.viz.blocks import BlockPool, BlockTables
@@ -76,7 +76,8 @@ def words_html(trace: Trace, index: int) -> str:
 def kinds_html(trace: Trace, index: int) -> str:
     """The step's number and kind as a badge."""
     record = trace[index]
-    return f'<b>step {record.step}</b> of {len(trace) - 1} <span class="nv-kind nv-kind-{record.kind}">{record.kind}</span>'
+    badge = f'<span class="nv-kind nv-kind-{record.kind}">{record.kind}</span>'
+    return f"<b>step {record.step}</b> of {len(trace) - 1} {badge}"
 
 
 def highlight_css(scope: str, pick: int | None) -> str:
