@@ -209,11 +209,11 @@ def assert_idle(llm: LLM) -> None:
 # --- the judge ------------------------------------------------------------------------------------------------------
 
 
-def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+def transformers_model(folder: Path, dtype: torch.dtype = torch.float32, attention: str = "eager") -> Any:
     """The same checkpoint in transformers."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, attn_implementation="eager").eval()
+    return AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, attn_implementation=attention).eval()
 
 
 @torch.inference_mode()
@@ -248,7 +248,7 @@ def assert_same_greedy(
 
 @torch.inference_mode()
 def engine_logits(llm: LLM, token_ids: Sequence[int]) -> Tensor:
-    """[len(token_ids), vocab_size] fp32: one prefill of all of them through the engine's model and batch preparation."""
+    """[len(token_ids), vocab_size] fp32: one prefill of them all through the engine's batch preparation and model."""
     runner = llm.model_runner
     block_size = llm.config.kvcache_block_size
     table = list(range(-(-len(token_ids) // block_size)))

@@ -46,7 +46,7 @@ def llm(tiny: Path) -> Iterator[LLM]:
 def prompts() -> list[list[int]]:
     """Prompts of several lengths; the last two share 16 tokens with the longest one."""
     made = random_prompts(LENGTHS)
-    return [*made, made[-1][:16] + [7, 9, 11], made[-1][:16]]
+    return [*made, [*made[-1][:16], 7, 9, 11], made[-1][:16]]
 
 
 @pytest.fixture(scope="session")

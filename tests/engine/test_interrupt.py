@@ -153,7 +153,7 @@ def test_every_step_fails_once(tiny: Path, judge: Any, prompts: Prompts, expecte
     with make_llm(tiny, num_kvcache_blocks=21, max_num_batched_tokens=budget) as llm:
         ids = [llm.add_request(p, greedy(14)) for p in prompts]
         outputs = {}
-        fail = True
+        failures, fail = 0, True
 
         def hook(name: str) -> None:
             if name == "forward" and fail:
@@ -162,12 +162,13 @@ def test_every_step_fails_once(tiny: Path, judge: Any, prompts: Prompts, expecte
         llm.model_runner.on_phase = hook
         while not llm.is_finished():
             fail = True
-            with pytest.raises(Boom):
-                # An empty step (the only running request was preempted) runs nothing and cannot fail.
-                if llm.step().num_seqs == 0:
-                    raise Boom
+            try:
+                assert llm.step().num_seqs == 0  # only an empty step runs nothing: all were preempted
+            except Boom:
+                failures += 1
             fail = False
             outputs.update((o.request_id, o.token_ids) for o in llm.step().finished)
+        assert failures >= 14
         assert_same_greedy(judge, prompts, expected, [outputs[i] for i in ids])
         assert_idle(llm)
 

@@ -80,9 +80,7 @@ def test_stop_token_ids(llm: LLM, prompts: Prompts, expected: Prompts) -> None:
 def eos_checkpoint(folder: Path, eos: object, in_config: object = None) -> Path:
     """The tiny checkpoint with end-of-sequence ids in generation_config.json, config.json or both."""
     generation = None if eos is None else {"eos_token_id": eos}
-    return write_checkpoint(
-        folder, tiny_config(eos_token_id=in_config), tokenizer=True, generation_config=generation
-    )
+    return write_checkpoint(folder, tiny_config(eos_token_id=in_config), tokenizer=True, generation_config=generation)
 
 
 @pytest.mark.parametrize("as_list", [True, False])
@@ -127,9 +125,7 @@ def test_special_tokens_are_not_in_the_text(llm: LLM, prompts: Prompts) -> None:
 
 
 @pytest.mark.parametrize(("limit", "room"), [(32, 2), (31, 1), (44, 14)])
-def test_max_model_len_ends_a_request(
-    tiny: Path, prompts: Prompts, expected: Prompts, limit: int, room: int
-) -> None:
+def test_max_model_len_ends_a_request(tiny: Path, prompts: Prompts, expected: Prompts, limit: int, room: int) -> None:
     """Prompt and completion together; the answer is cut, not changed."""
     with make_llm(tiny, max_model_len=limit) as llm:
         output = llm.generate([prompts[5]], greedy(10_000), use_tqdm=False)[0]

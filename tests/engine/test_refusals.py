@@ -92,7 +92,7 @@ def test_a_backend_that_cannot_run(tiny: Path, backend: str) -> None:
 
 
 def test_a_pool_without_room_for_one_block(tiny: Path) -> None:
-    with pytest.raises(MemoryBudgetError, match="no KV block fits: one of 400,?000 tokens") as caught:
+    with pytest.raises(MemoryBudgetError, match=r"no KV block fits: one of 400,?000 tokens") as caught:
         make_llm(tiny, num_kvcache_blocks=None, kvcache_block_size=400_000, cpu_kvcache_gib=0.01)
     assert "cpu_kvcache_gib on a CPU" in str(caught.value) or "raise cpu_kvcache_gib" in str(caught.value)
 
@@ -182,7 +182,12 @@ def check_intact(llm: LLM, judge: Any, prompts: Prompts, expected: Prompts, refu
     got = {}
     for _ in range(3):
         got.update((o.request_id, o) for o in llm.step().finished)
-    before = (llm.scheduler.snapshot(), llm.scheduler.block_manager.snapshot(), llm._next_request_id, dict(llm._metrics))
+    before = (
+        llm.scheduler.snapshot(),
+        llm.scheduler.block_manager.snapshot(),
+        llm._next_request_id,
+        dict(llm._metrics),
+    )
     refuse()
     assert before == (
         llm.scheduler.snapshot(),
@@ -191,14 +196,14 @@ def check_intact(llm: LLM, judge: Any, prompts: Prompts, expected: Prompts, refu
         dict(llm._metrics),
     )
     got.update(run_to_end(llm))
-    assert_same_greedy(judge, [prompts[n] for n in chosen], [expected[n] for n in chosen], [got[i].token_ids for i in ids])
+    assert_same_greedy(
+        judge, [prompts[n] for n in chosen], [expected[n] for n in chosen], [got[i].token_ids for i in ids]
+    )
     assert_idle(llm)
 
 
 @pytest.mark.parametrize(("prompt", "sentence"), BAD_PROMPTS, ids=range(len(BAD_PROMPTS)))
-def test_a_bad_prompt(
-    small: LLM, judge: Any, prompts: Prompts, expected: Prompts, prompt: Any, sentence: str
-) -> None:
+def test_a_bad_prompt(small: LLM, judge: Any, prompts: Prompts, expected: Prompts, prompt: Any, sentence: str) -> None:
     """In add_request, in generate alone, and as the last of a list whose others are good."""
 
     def refuse() -> None:
@@ -257,9 +262,7 @@ def test_a_bad_call_of_generate(
         ({"role": "user", "content": "a"}, "chat takes a list of messages"),
     ],
 )
-def test_a_bad_chat(
-    small: LLM, judge: Any, prompts: Prompts, expected: Prompts, messages: Any, sentence: str
-) -> None:
+def test_a_bad_chat(small: LLM, judge: Any, prompts: Prompts, expected: Prompts, messages: Any, sentence: str) -> None:
     def refuse() -> None:
         with pytest.raises(RequestError, match=sentence):
             small.chat(messages, GOOD)
@@ -317,7 +320,9 @@ def test_a_hub_id_offline(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("offline mode is enabled")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
-    with pytest.raises(CheckpointError, match=r"cannot get 'Qwen/Qwen3-0\.6B' from the Hugging Face hub \(OSError: off"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot get 'Qwen/Qwen3-0\.6B' from the Hugging Face hub \(OSError: off"
+    ):
         LLM("Qwen/Qwen3-0.6B")
 
 

@@ -63,9 +63,7 @@ def test_chunked(tiny: Path, judge: Any, prompts: Prompts, expected: Prompts, bu
 
 @pytest.mark.parametrize("budget", [7, 16384])
 @pytest.mark.parametrize("block_size", [1, 3, 4, 16, 256])
-def test_block_sizes(
-    tiny: Path, judge: Any, prompts: Prompts, expected: Prompts, block_size: int, budget: int
-) -> None:
+def test_block_sizes(tiny: Path, judge: Any, prompts: Prompts, expected: Prompts, block_size: int, budget: int) -> None:
     blocks = 9 * -(-60 // block_size)
     limits = {"kvcache_block_size": block_size, "num_kvcache_blocks": blocks, "max_num_batched_tokens": budget}
     with make_llm(tiny, **limits) as llm:
@@ -225,5 +223,7 @@ def test_random_traffic(tiny: Path, judge: Any, prompts: Prompts, expected: Prom
             llm.scheduler.check_integrity()
         assert got.keys() == which.keys()
         numbers = list(which.values())
-        assert_same_greedy(judge, [prompts[n] for n in numbers], [expected[n] for n in numbers], [got[i] for i in which])
+        assert_same_greedy(
+            judge, [prompts[n] for n in numbers], [expected[n] for n in numbers], [got[i] for i in which]
+        )
         assert_idle(llm)

@@ -14,7 +14,9 @@ from nanovllm.paged_kv.batch import HostBatch, SamplingInputs, pad_block_tables,
 from nanovllm.scheduler.sequence import ScheduledSlice, Sequence
 
 
-def a_slice(seq_id: int, start: int, length: int, unscheduled: int, block_size: int, dice: random.Random) -> ScheduledSlice:
+def a_slice(
+    seq_id: int, start: int, length: int, unscheduled: int, block_size: int, dice: random.Random
+) -> ScheduledSlice:
     """A slice of `length` tokens after `start` cached ones, `unscheduled` more to come, with scattered blocks."""
     num_tokens = start + length + unscheduled
     blocks = dice.sample(range(10_000), -(-num_tokens // block_size))

@@ -1,6 +1,6 @@
 """The model against transformers' Qwen3 on random checkpoints of many shapes: logits and greedy tokens.
 
-fp32 logits agree to 1e-4 relative to their spread (the sums come in another order, nothing else differs). In bf16, whose
+fp32 logits agree to 1e-4 of their spread (the sums come in another order, nothing else differs). In bf16, whose
 steps are 2^-8 of a value, each layer rounds several times: the engine must be no further from the fp32 logits than
 transformers' own bf16 run is, with half as much again for the other order of sums.
 """

@@ -74,7 +74,10 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 ROPES: dict[str, dict[str, Any]] = {
     "flat_theta": {"without": ("rope_parameters",), "rope_theta": 12345.0},
     "flat_theta_and_scaling": {"without": ("rope_parameters",), "rope_theta": 1e6, "rope_scaling": YARN},
-    "nested": {"without": ("rope_theta", "rope_scaling"), "rope_parameters": {"rope_theta": 5e6, "rope_type": "default"}},
+    "nested": {
+        "without": ("rope_theta", "rope_scaling"),
+        "rope_parameters": {"rope_theta": 5e6, "rope_type": "default"},
+    },
     "nested_yarn": {"without": ("rope_theta", "rope_scaling"), "rope_parameters": {"rope_theta": 1e6, **YARN}},
     "yarn_added_to_a_config_of_5": {"rope_theta": 1e6, "rope_scaling": YARN},
     "yarn_betas": {"rope_parameters": {"rope_theta": 1e4, **YARN, "beta_fast": 20.0, "beta_slow": 3.0}},

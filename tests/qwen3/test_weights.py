@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import engine_logits, make_llm, random_prompts, random_tensors, tiny_config, write_checkpoint, write_weights
+from helpers import (
+    engine_logits,
+    make_llm,
+    random_prompts,
+    random_tensors,
+    tiny_config,
+    write_checkpoint,
+    write_weights,
+)
 from torch import Tensor
 
 from nanovllm.errors import CheckpointError
@@ -152,7 +160,9 @@ def test_a_truncated_file(tmp_path: Path, shards: int, keep: int) -> None:
     folder = write_checkpoint(tmp_path, shards=shards)
     victim = sorted(folder.glob("*.safetensors"))[-1]
     victim.write_bytes(victim.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match=rf"{victim.name} is damaged or truncated .*download the checkpoint again"):
+    with pytest.raises(
+        CheckpointError, match=rf"{victim.name} is damaged or truncated .*download the checkpoint again"
+    ):
         make_llm(folder)
 
 
