@@ -5,9 +5,9 @@ layers split the inputs, so each rank has a partial sum and an all-reduce adds t
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nanovllm.qwen3.ops import TorchOps
 from nanovllm.qwen3.parallel import TensorParallelGroup, kv_head_range, shard_size
 from nanovllm.qwen3.weights import Shard, Weights, empty_parameter
 
@@ -19,9 +19,16 @@ class MergedColumnParallelLinear(nn.Module):
     """
 
     def __init__(
-        self, in_size: int, out_sizes: list[int], group: TensorParallelGroup, dtype: torch.dtype, device: torch.device
+        self,
+        in_size: int,
+        out_sizes: list[int],
+        group: TensorParallelGroup,
+        dtype: torch.dtype,
+        device: torch.device,
+        ops: TorchOps | None = None,
     ) -> None:
         super().__init__()
+        self.ops = ops or TorchOps()
         self.group = group
         self.local_sizes = [shard_size(size, group, "output features") for size in out_sizes]
         self.weight = empty_parameter(sum(self.local_sizes), in_size, dtype=dtype, device=device)
@@ -36,7 +43,7 @@ class MergedColumnParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, in_features] -> [T, sum(out_sizes) / ranks]."""
-        return F.linear(x, self.weight)
+        return self.ops.linear(x, self.weight)
 
 
 class QKVParallelLinear(nn.Module):
@@ -55,8 +62,10 @@ class QKVParallelLinear(nn.Module):
         group: TensorParallelGroup,
         dtype: torch.dtype,
         device: torch.device,
+        ops: TorchOps | None = None,
     ) -> None:
         super().__init__()
+        self.ops = ops or TorchOps()
         self.head_dim = head_dim
         self.total_heads, self.total_kv_heads = total_heads, total_kv_heads
         self.num_heads = shard_size(total_heads, group, "attention heads")
@@ -81,7 +90,7 @@ class QKVParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, hidden_size] -> [T, (num_heads + 2 * num_kv_heads) * head_dim]: queries, then keys, then values."""
-        return F.linear(x, self.weight, self.bias)
+        return self.ops.linear(x, self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
@@ -99,8 +108,10 @@ class RowParallelLinear(nn.Module):
         name: str,
         dtype: torch.dtype,
         device: torch.device,
+        ops: TorchOps | None = None,
     ) -> None:
         super().__init__()
+        self.ops = ops or TorchOps()
         self.group = group
         self.name = name
         self.local_size = shard_size(in_size, group, "input features")
@@ -116,5 +127,5 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, in_features / ranks] -> [T, out_features], the same on every rank."""
-        out = self.group.all_reduce(F.linear(x, self.weight), self.name)
+        out = self.group.all_reduce(self.ops.linear(x, self.weight), self.name)
         return out if self.bias is None else out + self.bias

@@ -33,9 +33,11 @@ class Qwen3Attention(nn.Module):
         self.head_dim = config.head_dim
         self.ops = ops
         bias = config.attention_bias
-        self.qkv_proj = QKVParallelLinear(hidden, self.head_dim, heads, kv_heads, bias, group, dtype, device)
+        self.qkv_proj = QKVParallelLinear(hidden, self.head_dim, heads, kv_heads, bias, group, dtype, device, ops)
         self.num_heads, self.num_kv_heads = self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads
-        self.o_proj = RowParallelLinear(heads * self.head_dim, hidden, bias, group, f"{name}.o_proj", dtype, device)
+        self.o_proj = RowParallelLinear(
+            heads * self.head_dim, hidden, bias, group, f"{name}.o_proj", dtype, device, ops
+        )
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device, ops)
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device, ops)
         self.attention = Attention(self.num_heads, self.num_kv_heads, self.head_dim, backend)
@@ -69,8 +71,8 @@ class Qwen3MLP(nn.Module):
         super().__init__()
         self.ops = ops
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_up_proj = MergedColumnParallelLinear(hidden, [inner, inner], group, dtype, device)
-        self.down_proj = RowParallelLinear(inner, hidden, False, group, f"{name}.down_proj", dtype, device)
+        self.gate_up_proj = MergedColumnParallelLinear(hidden, [inner, inner], group, dtype, device, ops)
+        self.down_proj = RowParallelLinear(inner, hidden, False, group, f"{name}.down_proj", dtype, device, ops)
 
     def load(self, reader: Weights, prefix: str) -> None:
         """Fill from `prefix`.gate_proj, up_proj and down_proj."""

@@ -32,6 +32,10 @@ class TorchOps:
         residual = x + residual
         return self.rms_norm(residual, weight, eps), residual
 
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x [T, in_features] times weight [out_features, in_features] transposed, plus bias."""
+        return F.linear(x, weight, bias)
+
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """[T, 2 * n] (gate, then up) -> silu(gate) * up [T, n]."""
         gate, up = gate_up.chunk(2, dim=-1)
@@ -62,9 +66,9 @@ class TritonOps(TorchOps):
 
     def __init__(self) -> None:
         # Triton is imported only where it is used: it is missing on Windows and macOS.
-        from nanovllm.qwen3.kernels import activation, heads, norm
+        from nanovllm.qwen3.kernels import activation, heads, norm, small_linear
 
-        self._norm, self._activation, self._heads = norm, activation, heads
+        self._norm, self._activation, self._heads, self._small_linear = norm, activation, heads, small_linear
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See TorchOps.rms_norm."""
@@ -73,6 +77,12 @@ class TritonOps(TorchOps):
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See TorchOps.add_rms_norm."""
         return self._norm.add_rms_norm(x, residual, weight, eps)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See TorchOps.linear; a few rows take a kernel made for them, more the library's matrix product."""
+        if self._small_linear.suits(x):
+            return self._small_linear.small_linear(x, weight, bias)
+        return F.linear(x, weight, bias)
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """See TorchOps.silu_and_mul."""

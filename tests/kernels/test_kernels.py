@@ -182,6 +182,21 @@ def test_silu_and_mul_equals_the_reference(dtype: torch.dtype) -> None:
     assert_close(TritonOps().silu_and_mul(gate_up), TorchOps().silu_and_mul(gate_up))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "in_features", "out_features"), [(1, 16, 7), (3, 100, 33), (8, 1024, 40), (2, 3072, 9)]
+)
+def test_small_linear_equals_the_reference(
+    rows: int, in_features: int, out_features: int, bias: bool, dtype: torch.dtype
+) -> None:
+    """Row strides wider than a row, features that are no power of two."""
+    x = random(rows, in_features + 3, dtype=dtype)[:, :in_features] / in_features**0.5
+    weight, offset = random(out_features, in_features, dtype=dtype), random(out_features, dtype=dtype)
+    b = offset if bias else None
+    assert_close(TritonOps().linear(x, weight, b), TorchOps().linear(x, weight, b))
+
+
 class KeepInputs(TorchBackend):
     """Returns the queries it is given and remembers keys and values."""
 

@@ -4,7 +4,10 @@ from flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from torch import Tensor
 
 from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.store import store_kv
+
+SMALL_BATCH = 8  # sequences; measured with scripts/kernel_times.py
 
 
 class FlashAttnBackend:
@@ -36,7 +39,10 @@ class FlashAttnBackend:
         )
 
     def decode(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, context: ForwardContext, scale: float) -> Tensor:
-        """One query a sequence against its cached keys."""
+        """One query a sequence against its cached keys; a few sequences fill the GPU better with our split kernel."""
+        if q.shape[0] <= SMALL_BATCH:
+            assert context.block_tables is not None
+            return paged_decode(q, k_cache, v_cache, context.block_tables, context.context_lens, scale)
         out = flash_attn_with_kvcache(
             q.unsqueeze(1),
             k_cache,
