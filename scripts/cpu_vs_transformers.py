@@ -95,7 +95,7 @@ def measure(runners: dict[str, Callable[[Workload], list[list[int]]]], work: Wor
     """Seconds of every round by runner, and how many completions equal the engine's."""
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     outputs: dict[str, list[list[int]]] = {}
-    for name, run in runners.items():  # warm: thread pools, lazy imports, allocator
+    for run in runners.values():  # warm: thread pools, lazy imports, allocator
         run([(p[:16], 4) for p, _ in work[:4]])
     for number in range(rounds):
         for name, run in runners.items():
@@ -113,7 +113,9 @@ def environment(threads: int) -> dict[str, Any]:
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
         cpu = names[0] if names else cpu
     return {
         "cpu": cpu,

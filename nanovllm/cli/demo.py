@@ -1,4 +1,4 @@
-"""`nanovllm demo`: eight requests through the engine, drawn step by step, then the answers and whether they are right."""
+"""`nanovllm demo`: eight requests through the engine, drawn step by step, then the answers, each right or wrong."""
 
 import argparse
 import time
@@ -33,7 +33,9 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--pace", type=options.number, default=0.0, metavar="SECONDS", help="pause after each drawing")
-    parser.add_argument("--steps", type=options.number, metavar="N", help="draw at most N steps (default: all new ones)")
+    parser.add_argument(
+        "--steps", type=options.number, metavar="N", help="draw at most N steps (default: all new ones)"
+    )
     options.add_common(parser)
     options.add_machine(parser)
     parser.set_defaults(run=run)

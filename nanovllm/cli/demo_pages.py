@@ -56,7 +56,7 @@ def intro(demo: Demo) -> Group:
     asked.add_column("prompt (its end)", no_wrap=True, overflow="ellipsis", ratio=1)
     for i, question in enumerate(demo.questions):
         tokens = demo.llm.scheduler.sequences[i].num_prompt_tokens
-        asked.add_row(chip(i, question.task), str(tokens), shortened(question.prompt, 60))
+        asked.add_row(chip(i, question.task), str(tokens), Text(shortened(question.prompt, 60)))
     read = labelled(
         [
             ("decided", "what the scheduler decided for this step, and why"),
@@ -159,7 +159,7 @@ def answers_page(demo: Demo) -> Group:
             said.append(f"\nexpected: {question.answer.strip()}", BAD)
         last_line = question.prompt.split("Q: ")[-1].replace("\nA:", "")
         asked = f"{last_line} ({question.gap} tokens back)" if question.gap else last_line
-        table.add_row(chip(i, question.task), asked, said, verdict(demo, i))
+        table.add_row(chip(i, question.task), Text(asked), said, verdict(demo, i))
     return Group(Text(""), Rule(Text("the answers", HEAD), align="left", style=DIM), table)
 
 
@@ -171,6 +171,6 @@ def summary(demo: Demo, seconds: float) -> Text:
     preemptions = sum(m.num_preemptions for m in metrics)
     text = Text("\n").append(f"{right} of {total} answers right", GOOD if right == total else BAD)
     return text.append(
-        f" · {len(demo.recorder.trace)} steps, {tokens} tokens in {seconds:.1f} s · {cached} tokens from the prefix "
+        f" · {len(demo.recorder.trace)} steps, {tokens} tokens, {seconds:.1f} s · {cached} tokens from the prefix "
         f"cache · {preemptions} preemption{'s' * (preemptions != 1)}"
     )

@@ -72,7 +72,7 @@ def batch_view(record: Record, text_of: TextOf) -> Table:
     for row, seq_id in enumerate(tensors.rows):
         rows = slice(bounds[row], bounds[row + 1])
         ids, positions, slots = tensors.input_ids[rows], tensors.positions[rows], tensors.slot_mapping[rows]
-        tokens = repr(text_of(ids[0])) if len(ids) == 1 else f"{len(ids)} tokens"
+        tokens = Text(repr(text_of(ids[0]))) if len(ids) == 1 else Text(f"{len(ids)} tokens")
         ends = [record.slot_name(slots[0])] + [record.slot_name(slots[-1])] * (len(slots) > 1)
         table.add_row(chip(seq_id), tokens, spans(positions), spans(slots), "–".join(ends))
     return table
@@ -144,4 +144,6 @@ def sampled_view(record: Record, text_of: TextOf) -> Text:
     if tensors is None or not tensors.sampled:
         return Text("none yet: the prompt is not complete", DIM)
     pairs = zip(tensors.sampled_rows, tensors.sampled, strict=True)
-    return Text("  ").join(chip(seq_id).append(f"\u00a0{text_of(token)!r}", "default on default") for seq_id, token in pairs)
+    return Text("  ").join(
+        chip(seq_id).append(f"\u00a0{text_of(token)!r}", "default on default") for seq_id, token in pairs
+    )

@@ -91,7 +91,9 @@ def read_prompts(given: list[str], whole: bool) -> list[str]:
     return prompts
 
 
-def complete(llm: "LLM", prompts: list[str], params: "SamplingParams", args: argparse.Namespace) -> "list[RequestOutput]":
+def complete(
+    llm: "LLM", prompts: list[str], params: "SamplingParams", args: argparse.Namespace
+) -> "list[RequestOutput]":
     """Run all prompts in one batch, with a progress bar where somebody can see it."""
     bar = sys.stderr.isatty() and not args.json
     if args.chat:

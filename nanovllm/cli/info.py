@@ -66,9 +66,9 @@ def device_table(found: dict[str, Any]) -> Table:
     table.add_row("cpu", mark(True), f"{host['cpu_cores']} cores{memory} ({host['system']}, {host['machine']})")
     for index, gpu in enumerate(found["gpus"]):
         what = f"{gpu['name']}, {gpu['memory_gib']} GiB, compute capability {gpu['compute_capability']}"
-        table.add_row(f"cuda:{index}", mark(True), what)
+        table.add_row(f"cuda:{index}", mark(True), Text(what))
     if not found["gpus"]:
-        table.add_row("cuda", mark(False), found["why_no_gpu"])
+        table.add_row("cuda", mark(False), Text(found["why_no_gpu"]))
     return table
 
 
@@ -78,7 +78,7 @@ def backend_table(backends: list[dict[str, Any]]) -> Table:
     for backend in backends:
         name = Text(backend["name"], "bold" if backend["chosen"] else "")
         reason = backend["reason"] + (" (chosen)" if backend["chosen"] else "")
-        table.add_row(name, mark(backend["usable"]), reason, backend["add"] or "")
+        table.add_row(name, mark(backend["usable"]), Text(reason), Text(backend["add"] or ""))
     return table
 
 
@@ -87,7 +87,7 @@ def piece_table(found: dict[str, Any]) -> Table:
     table = _table("Software", "piece", "version", "what for", "add it with")
     for piece in found["pieces"]:
         shown = Text(piece["version"] or "✗ missing", missing_style(piece))
-        table.add_row(piece["name"], shown, Text(piece["purpose"], DIM), piece["add"] or "")
+        table.add_row(piece["name"], shown, Text(piece["purpose"], DIM), Text(piece["add"] or ""))
     shipped = found["checkpoint"]
     state = Text(f"{shipped['megabytes']} MB") if shipped["present"] else Text("✗ " + shipped["why"], BAD)
     table.add_row(shipped["name"], state, Text("the shipped checkpoint", DIM), shipped["add"] or "")

@@ -112,7 +112,9 @@ def choice() -> dict[str, Any]:
 
     device, block = torch.device(plan.device_type), config.kvcache_block_size
     chosen = choose_backend("auto", device, plan.dtype, block).name
-    listed = [_backend(c.name, c.usable, c.name == chosen, c.reason) for c in backend_choices(device, plan.dtype, block)]
+    listed = [
+        _backend(c.name, c.usable, c.name == chosen, c.reason) for c in backend_choices(device, plan.dtype, block)
+    ]
     dtype = str(plan.dtype).removeprefix("torch.")
     return {"device": device.type, "dtype": dtype, "block_size": block, "backend": chosen, "backends": listed}
 

@@ -64,7 +64,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         "--temperature", type=number, default=0.0, metavar="T",
         help="0 takes the most likely token (the default); higher is more varied",
     )  # fmt: skip
-    group.add_argument("--max-tokens", type=number, default=128, metavar="N", help="tokens to add at most (default 128)")
+    group.add_argument(
+        "--max-tokens", type=number, default=128, metavar="N", help="tokens to add at most (default 128)"
+    )
     group.add_argument("--top-k", type=number, metavar="K", help="choose among the K most likely tokens only")
     _add(group, defaults, "top_p", "P", "choose among the most likely tokens whose probability reaches P")
     group.add_argument("--seed", type=number, metavar="N", help="the same seed and prompt give the same completion")

@@ -57,3 +57,23 @@ class ForwardContext:
             inside = torch.arange(slots.shape[1], device=slots.device) < self.context_lens.unsqueeze(1)
             cached = self.__dict__["_key_slots"] = slots.where(inside, slots[:, :1])
         return cached
+
+    def key_pages(self, block_size: int) -> list[slice | Tensor]:
+        """Where each sequence's keys lie, on the host; computed once a step. Only the torch reference uses it.
+
+        A slice of slots where the sequence's blocks are neighbours in the pool, so that its keys are a view; else its
+        block ids [num_blocks] int64, in order.
+        """
+        cached: list[slice | Tensor] | None = self.__dict__.get("_key_pages")
+        if cached is None:
+            assert self.block_tables is not None
+            tables = self.block_tables.to(torch.int64)
+            num_blocks = (self.context_lens.to(torch.int64) + block_size - 1) // block_size
+            inside = torch.arange(1, tables.shape[1], device=tables.device) < num_blocks.unsqueeze(1)
+            is_run = ((tables.diff(dim=1) == 1) | ~inside).all(dim=1).tolist()
+            rows = zip(tables, is_run, tables[:, 0].tolist(), num_blocks.tolist(), self.key_lens, strict=True)
+            cached = self.__dict__["_key_pages"] = [
+                slice(first * block_size, first * block_size + length) if run else table[:count]
+                for table, run, first, count, length in rows
+            ]
+        return cached

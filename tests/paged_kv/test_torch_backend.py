@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nanovllm.paged_kv.attention import Attention
-from nanovllm.paged_kv.backends.torch_backend import TorchBackend, causal_attention
+from nanovllm.paged_kv.backends.torch_backend import PADDED_KEYS, TorchBackend, causal_attention
 from nanovllm.paged_kv.batch import prepare, to_device
 from nanovllm.scheduler.sequence import ScheduledSlice
 
@@ -154,3 +154,28 @@ def test_without_a_pool_nothing_is_stored() -> None:
     pool = Pool([5, 3], (4, 2, 8), 4)
     pool.attention.k_cache = pool.attention.v_cache = None
     pool.check([0, 0], [5, 3], is_prefill=True)
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 16, 256])
+def test_decode_of_long_sequences(block_size: int) -> None:
+    """Past PADDED_KEYS each sequence is read alone: scattered blocks, a run of neighbours, and a single block."""
+    lengths = [PADDED_KEYS + 5, 1, PADDED_KEYS, 40]
+    pool = Pool(lengths, (4, 2, 8), block_size)
+    pool.tables[0].sort()  # with few other blocks in between, parts of it are neighbours
+    starts = [n - 1 for n in lengths]
+    pool.store(starts)
+    pool.check(starts, lengths, is_prefill=False)
+
+
+def test_key_pages_are_views_where_blocks_are_neighbours() -> None:
+    """A slice of slots for a run of blocks, padding behind a table's end ignored; block ids for any other table."""
+    slices = [
+        ScheduledSlice(i, [0], n - 1, n, table)
+        for i, (n, table) in enumerate([(10, [4, 5, 6]), (3, [7]), (9, [2, 3, 0]), (8, [1, 2])])
+    ]
+    pages = to_device(prepare(slices, False, 4), CPU).context.key_pages(4)
+    assert pages[0] == slice(16, 26)
+    assert pages[1] == slice(28, 31)
+    assert isinstance(pages[2], Tensor)
+    assert pages[2].tolist() == [2, 3, 0]
+    assert pages[3] == slice(4, 12)
