@@ -18,6 +18,7 @@ def peek(engine: LLMEngine) -> Record:
     kind = "idle" if not schedule or not rows else "prefill" if schedule.is_prefill else "decode"
     tokens = {str(s.seq_id): list(s.token_ids) for s in engine.scheduler.sequences.values()}
     line: dict[str, Any] = {"i": 0, "k": kind, "t": 0.0, "ph": {}, "b": encode_state(State(), state), "new": tokens}
+    line["ar"] = [(s.seq_id, s.num_prompt_tokens) for s in engine.scheduler.sequences.values()]
     line["d"] = [[d.kind.value, d.seq_id, d.reason, dict(d.facts)] for d in engine.scheduler.decisions]
     if rows and engine.model_runner.last_batch is not None:
         line["x"] = TensorReader(engine.config.kvcache_block_size).read(engine.model_runner, rows, state)

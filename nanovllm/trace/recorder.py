@@ -41,7 +41,7 @@ class Recorder:
         self._seen_decisions: tuple[list[Decision] | None, int] = (None, 0)  # which list, how many of it
         self._known_tokens: dict[int, int] = {}
         self._new_tokens: dict[str, list[int]] = {}  # not yet in a record, as are the arrivals
-        self._arrivals: list[int] = []
+        self._arrivals: list[tuple[int, int]] = []  # request id, number of prompt tokens
         self._attached = False
 
     # --- attaching --------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class Recorder:
         late = scheduler.decisions[seen[1] :] if scheduler.decisions is seen[0] else []
         self._decisions = [d for d in late if d.seq_id is not None]  # cancelled between two steps
         self._live: dict[int, Sequence] = dict(scheduler.sequences)
-        self._arrivals += [i for i in self._live if i not in self._known_tokens]
+        self._arrivals += [(i, s.num_prompt_tokens) for i, s in self._live.items() if i not in self._known_tokens]
         self._note_tokens()
         if self._watch is not None:
             self._watch.before()

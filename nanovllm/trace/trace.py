@@ -64,9 +64,9 @@ class Trace:
         self.lines.append(line)
 
     def _learn_tokens(self, line: dict[str, Any]) -> None:
+        self.num_prompt_tokens.update(dict(line.get("ar", ())))
         for name, tokens in line.get("new", {}).items():
             seq_id = int(name)
-            self.num_prompt_tokens.setdefault(seq_id, len(tokens))
             self.token_ids.setdefault(seq_id, []).extend(tokens)
 
     def label(self, token_id: int) -> str:
@@ -147,7 +147,7 @@ class _Cursor:
             before=before,
             scheduled=scheduled,
             after=after,
-            arrivals=line.get("ar", []),
+            arrivals=[seq_id for seq_id, _ in line.get("ar", ())],
             decisions=[Note(*note) for note in line.get("d", [])],
             tensors=self._decode_tensors(line["x"], scheduled) if "x" in line else None,
             changed_slots=line.get("ch"),

@@ -30,7 +30,7 @@ class Answers(View):
         after = self.record.after
         counts, states = after.column("num_tokens"), after.column("status")
         found: dict[int, tuple[int, str]] = {}
-        later = {int(name) for line in self.trace.lines[self.index + 1 :] for name in line.get("ar", ())}
+        later = {seq_id for line in self.trace.lines[self.index + 1 :] for seq_id, _ in line.get("ar", ())}
         for seq_id in self.trace.request_ids:
             if seq_id in counts:
                 found[seq_id] = counts[seq_id], states[seq_id]

@@ -25,6 +25,7 @@ class Watched:
         self.scheduler: list[dict[str, Any]] = []
         self.blocks: list[dict[str, Any]] = []
         self.tensors: list[dict[str, Any] | None] = []
+        self.prompts: dict[int, list[int]] = {}
 
 
 def _own_copy(llm: LLM, had_rows: bool) -> dict[str, Any] | None:
@@ -50,7 +51,8 @@ def watched(llm: LLM) -> Watched:
         for step in range(200):
             if step % 3 == 0 and len(llm.scheduler.waiting) < 3:
                 tail = [rng.randrange(300) for _ in range(rng.randrange(1, 40))]
-                llm.add_request([*rng.choice(starts), *tail], params)
+                prompt = [*rng.choice(starts), *tail]
+                result.prompts[llm.add_request(prompt, params)] = prompt
             if step == 120:
                 llm.abort(llm.scheduler.running[0].seq_id)
             output = llm.step()

@@ -71,6 +71,13 @@ def test_a_file_that_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
         Trace.load(path)
 
 
+def test_prompts_and_completions_are_told_apart(watched) -> None:
+    trace = watched.trace
+    assert trace.request_ids == sorted(watched.prompts)
+    for seq_id, prompt in watched.prompts.items():
+        assert trace.token_ids[seq_id][: trace.num_prompt_tokens[seq_id]] == prompt
+
+
 def test_steps_join_without_a_gap(watched) -> None:
     for old, new in pairwise(watched.trace):
         gone = {i for i, status in old.after.column("status").items() if status == "finished"}
