@@ -9,7 +9,7 @@ import pickle
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from nanovllm.engine.control_channel import ChannelHost, Kind, Traffic
@@ -251,4 +251,5 @@ class RankGroup:
             atexit.unregister(self._release)
             self._release()
         if self.local is not None:
-            self.local.exit()
+            with suppress(Exception):  # what led here is the error to see
+                self.local.exit()
