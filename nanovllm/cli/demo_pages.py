@@ -52,7 +52,7 @@ def intro(demo: Demo) -> Group:
     )
     asked = Table(box=None, padding=(0, 2, 0, 0), header_style=DIM)
     asked.add_column("request", no_wrap=True)
-    asked.add_column("tokens", justify="right")
+    asked.add_column("tokens", justify="right", no_wrap=True, min_width=6)
     asked.add_column("prompt (its end)", no_wrap=True, overflow="ellipsis", ratio=1)
     for i, question in enumerate(demo.questions):
         tokens = demo.llm.scheduler.sequences[i].num_prompt_tokens

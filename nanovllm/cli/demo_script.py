@@ -66,6 +66,7 @@ class Demo:
 
     def text_of(self, token_id: int) -> str:
         """One token as text."""
+        assert self.llm.tokenizer is not None, "the shipped checkpoint has a tokenizer"
         return str(self.llm.tokenizer.decode([token_id]))
 
     def lessons(self, record: Record) -> list[str]:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -12,7 +12,11 @@ from nanovllm.cli.palette import BAD, DIM, GOOD, HEAD
 from nanovllm.cli.terminal import make_console, write_json
 
 EPILOG = """\
-`auto` takes the first usable backend. Everything runs without a GPU and without flash-attn.
+Everything runs without a GPU and without flash-attn: they only make it faster. `auto`, the default of --device,
+--dtype and --attention-backend, takes the GPU if PyTorch sees one and the first backend that is usable there.
+
+  nanovllm info             tables, and a sentence that says what LLM("qwen3-tiny") would run on
+  nanovllm info --json      the same for a program
 """
 
 
@@ -42,8 +46,14 @@ def run(args: argparse.Namespace) -> int:
 
 def show(console: Console, found: dict[str, Any]) -> None:
     """The tables, one under the other."""
-    parts = [device_table(found), backend_table(found["backends"]), piece_table(found), verdict(found)]
-    console.print(Group(*(line for part in parts for line in (part, Text("")))))
+    parts: list[RenderableType] = [
+        device_table(found),
+        backend_table(found["backends"]),
+        piece_table(found),
+        verdict(found),
+    ]
+    for part in parts:
+        console.print(part, "", sep="\n")
 
 
 def _table(title: str, *columns: str) -> Table:

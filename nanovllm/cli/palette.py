@@ -8,7 +8,7 @@ from rich.text import Text
 
 REQUESTS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#CCBBEE")
 HEAD = "bold"
-DIM = "bright_black"
+DIM = "dim"
 GOOD = "bold #44BB99"
 BAD = "bold #EE8866"
 NEW = "underline"
@@ -25,6 +25,6 @@ def field(request: int) -> str:
 
 
 def chip(request: int, name: str = "") -> Text:
-    """A request's number on its colour, with a name if there is one: "#3", "#3 copy"."""
-    label = f"#{request}\u00a0{name}" if name else f"#{request}"  # a line never breaks inside it
+    """A request's number on its colour, with a name if there is one: "#3", "#3·copy" (no space: no break inside)."""
+    label = f"#{request}·{name}" if name else f"#{request}"
     return Text.assemble((label, field(request)))
