@@ -103,7 +103,7 @@ class Deques(View):
 
 
 def _reason(note: Note, y: float) -> str:
-    words = label(34, y, clip(note.reason, HALF - 48, 11.5), size=11.5)
+    words = label(34, y, clip(note.reason, HALF - 48, 11), size=11)
     if note.seq_id is None:
         return box(18, y - 8, 8, 8, "muted") + words
     return of_request(note.seq_id, request_box(note.seq_id, 18, y - 9, 9, 9, 2), words)

@@ -65,12 +65,12 @@ class StepperWidget:
             options=[k.value for k in EventKind], description="event", layout=widgets.Layout(width="220px")
         )
         self.pick = widgets.Dropdown(
-            options=[("all", None)], description="request", layout=widgets.Layout(width="160px")
+            options=[("all", "all")], description="request", layout=widgets.Layout(width="160px")
         )
         self.back = self._button("◀", "one step back", self._step_back)
         self.play = self._button("▶ play", "play or pause", self.toggle, "84px")
         self.forward = self._button("▶|", "one step forward", self._step_forward)
-        self.earlier = self._button("‹ previous", "back to the event before", self._event_before, "84px")
+        self.earlier = self._button("‹ previous", "back to the event before", self._event_before, "98px")
         self.next = self._button("next ›", "on to the next event", self._event_after, "70px")
         self.badge = widgets.HTML(layout=widgets.Layout(margin="0 8px"))
         self.badge.add_class("nv-badge")
@@ -161,7 +161,7 @@ class StepperWidget:
         self.slider.max = len(trace) - 1
         self.slider.value = position
         self._busy = False
-        requests = [("all", None), *((f"request {i}", i) for i in trace.request_ids)]
+        requests: list[tuple[str, int | str]] = [("all", "all"), *((f"request {i}", i) for i in trace.request_ids)]
         if list(self.pick.options) != requests:
             picked = self.pick.value
             self.pick.options = requests
@@ -170,9 +170,14 @@ class StepperWidget:
         self.words.value = f'<div class="nv nv-words">{words_html(trace, position)}</div>'
         self.body.value = self.html()
 
+    @property
+    def picked(self) -> int | None:
+        """The request to highlight, None for all alike."""
+        return None if self.pick.value == "all" else self.pick.value
+
     def html(self) -> str:
         """The panels of the current step."""
-        trace, position, pick = self.stepper.trace, self.stepper.position, self.pick.value
+        trace, position, pick = self.stepper.trace, self.stepper.position, self.picked
         if position is None:
             return ""
         cards = "".join(
@@ -184,7 +189,7 @@ class StepperWidget:
 
     def text(self) -> str:
         """The text forms of all panels."""
-        trace, position, pick = self.stepper.trace, self.stepper.position, self.pick.value
+        trace, position, pick = self.stepper.trace, self.stepper.position, self.picked
         if position is None:
             return "nothing has run yet"
         views = [(p.name, p.make(trace, position, pick)) for p in chosen(self.panels, trace)]
