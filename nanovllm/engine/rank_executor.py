@@ -15,6 +15,8 @@ from nanovllm.paged_kv.model_runner import ModelRunner
 from nanovllm.qwen3.distributed import DistributedGroup, Seat
 from nanovllm.qwen3.parallel import TensorParallelGroup
 
+CONNECT_SECONDS = 60.0  # for ranks that are all alive and ready to find each other
+
 
 class RankExecutor:
     """One rank. Everything it needs to know is in the pickled plan; it holds no request and makes no choice.
@@ -27,7 +29,7 @@ class RankExecutor:
         self.plan = plan
         self.group: TensorParallelGroup = TensorParallelGroup()
         if seat.size > 1:
-            self.group = DistributedGroup(seat, self._device(plan), plan.config.rank_start_timeout)
+            self.group = DistributedGroup(seat, self._device(plan), CONNECT_SECONDS)
         if seat.rank > 0:  # progress bars would lock through a named semaphore, which a killed process leaves behind
             tqdm.set_lock(threading.RLock())
         if num_threads is not None:

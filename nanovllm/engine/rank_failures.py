@@ -1,10 +1,12 @@
 """How long rank 0 waits for the others, and what it says when one of them failed."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from nanovllm.engine.peer import OverdueError
 from nanovllm.engine.supervisor import Supervisor, Verdict
 from nanovllm.errors import CollectiveError, RankError
 
@@ -18,8 +20,8 @@ class RankTimeouts:
     exit: float = 10.0
 
 
-def run_in_thread(run: Callable[[], Any], supervisor: Supervisor) -> Any:
-    """Run something that could block for good, and stop waiting for it once a worker has failed."""
+def run_in_thread(run: Callable[[], Any], supervisor: Supervisor, limit: float) -> Any:
+    """Run something that could block for good; stop waiting once a worker has failed or `limit` seconds have passed."""
     outcome: list[Any] = []
 
     def target() -> None:
@@ -30,9 +32,12 @@ def run_in_thread(run: Callable[[], Any], supervisor: Supervisor) -> Any:
 
     thread = threading.Thread(target=target, daemon=True, name="rank-0")
     thread.start()
+    deadline = time.monotonic() + limit
     while thread.is_alive():
         if supervisor.verdict is not None:
             raise CollectiveError("a rank failed while rank 0 was waiting to meet it")
+        if time.monotonic() > deadline:
+            raise OverdueError(1)  # or another: the supervisor will tell
         thread.join(0.02)
     succeeded, value = outcome[0]
     if not succeeded:

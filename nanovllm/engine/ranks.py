@@ -141,8 +141,8 @@ class RankGroup:
             return run()
         self._seat.begin_call(limit, counts_whole=getattr(self.local, "waits_for_device", False))
         try:
-            result = run_in_thread(run, self._supervisor) if in_thread else run()
-        except CollectiveError as error:
+            result = run_in_thread(run, self._supervisor, limit) if in_thread else run()
+        except (CollectiveError, OverdueError) as error:
             self._fail(error, limit)
         except BaseException:
             self._seat.end_call()

@@ -115,8 +115,11 @@ class DistributedGroup(TensorParallelGroup):
 
     def connect(self, port: int) -> None:
         """On every rank at the same time: meet the others through rank 0's store, and try one all-reduce."""
-        if self._store is None:
+        if self.rank == 0:
+            self._wait_until_all_are_here()
+        else:
             self._store = dist.TCPStore(LOOPBACK, port, self.size, False, self._timeout, False)
+            self._store.set(f"here/{self.rank}", "")
         self._backend = (_nccl if self.device.type == "cuda" else _gloo)(
             self._store, self.rank, self.size, self._timeout
         )
@@ -126,6 +129,15 @@ class DistributedGroup(TensorParallelGroup):
         probe = self.all_reduce(torch.ones(1, device=self.device), "connect")
         if probe.item() != self.size:
             raise CollectiveError(f"{self.size} ranks met and their ones add up to {probe.item()}")
+
+    def _wait_until_all_are_here(self) -> None:
+        """Rank 0 waits in a way that `close` can end: making a backend cannot be interrupted once it has begun."""
+        keys = [f"here/{rank}" for rank in range(1, self.size)]
+        while (store := self._store) is not None:
+            if store.check(keys):
+                return
+            time.sleep(0.005)
+        raise CollectiveError("the group was closed before all ranks had come")
 
     def abort(self) -> None:
         """Break off what is under way on a GPU, from any thread; on a CPU it ends when its peers' sockets close."""

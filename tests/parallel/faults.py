@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """Fails on `rank` in `phase` (start, prefill, decode, exit) by raising, hanging, SIGKILL or SIGSTOP (kind)."""
+    """Fails on `rank` in `phase`: start, connect, prefill, decode, exit; by `kind`: raise, hang, kill, stop."""
 
     rank: int
     phase: str
@@ -20,6 +20,9 @@ class Fault:
             return
         if self.phase == "start":
             self.happen()
+        if self.phase == "connect":
+            executor.connect = lambda port: self.happen()
+            return
         runner = executor.runner
         if self.phase == "exit":
             runner.close = self.happen

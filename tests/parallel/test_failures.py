@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from helpers import greedy, make_llm, random_prompts, tiny_config, write_checkpoint
 
 from nanovllm.errors import ConfigError, NanoVLLMError, RankError
@@ -38,7 +39,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Every kind and every phase at least once; scripts/fault_loop.py runs all of their combinations.
 @pytest.mark.parametrize(
     ("phase", "kind"),
-    [("start", "raise"), ("prefill", "kill"), ("decode", "raise"), ("decode", "stop"), ("exit", "raise")],
+    [
+        ("start", "raise"),
+        ("connect", "kill"),
+        ("prefill", "kill"),
+        ("decode", "raise"),
+        ("decode", "stop"),
+        ("exit", "raise"),
+    ],
 )
 def test_a_failing_rank_is_named_and_everything_ends(checkpoint: Path, phase: str, kind: str) -> None:
     began = time.monotonic()
@@ -48,9 +56,10 @@ def test_a_failing_rank_is_named_and_everything_ends(checkpoint: Path, phase: st
         began = time.monotonic()
         llm.generate(random_prompts([5, 9]), greedy(4), use_tqdm=False)
         llm.exit()
-    assert time.monotonic() - began < 30 if phase == "start" else 10
+    assert time.monotonic() - began < (30 if phase in ("start", "connect") else 10)
     assert caught.value.rank == 1
     assert worker_pids() == set()
+    assert not torch.is_inference_mode_enabled()
     if kind == "raise":
         assert f"ValueError: planted in {phase}" in str(caught.value)
         assert "faults.py" in caught.value.worker_traceback

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from nanovllm.engine.rank_failures import RankTimeouts
@@ -273,3 +274,40 @@ def test_a_forked_copy_of_the_program_does_not_end_the_ranks(tmp_path: Path) -> 
     done, pids, _ = run_program(end, "script", tmp_path)
     assert done.returncode == 0, done.stderr
     assert wait_until_gone(pids, 5) == []
+
+
+def test_ctrl_c_while_the_ranks_start(tmp_path: Path) -> None:
+    mark = f"ranks-{os.getpid()}-{time.monotonic_ns()}"
+    source = f"""
+    import os, signal, sys, threading
+    sys.path.insert(0, {str(TESTS)!r})
+    from parallel.light_ranks import LightExecutor
+    from nanovllm.engine.ranks import RankGroup
+    threading.Timer({{delay}}, lambda: os.killpg(0, signal.SIGINT)).start()  # as a terminal does
+    RankGroup(3, LightExecutor, ((1, "create", "hang"),))
+    """
+    for delay in (0.02, 0.5):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(source).format(delay=delay)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            start_new_session=True,
+            env=os.environ | {"RANKS_TEST_MARK": mark},
+        )
+        assert done.returncode != 0
+        assert done.stderr.count("Traceback") == 1, done.stderr  # rank 0's; the workers say nothing
+        assert "KeyboardInterrupt" in done.stderr
+        assert wait_until_gone(processes_marked(mark), 5) == []
+
+
+def processes_marked(mark: str) -> list[int]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("RANKS_TEST_MARK") == mark:
+                found.append(process.pid)
+        except psutil.Error:
+            pass
+    return found
