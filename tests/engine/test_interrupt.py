@@ -62,11 +62,12 @@ def raise_in_the_runner() -> None:
 
 @pytest.mark.parametrize("interrupt", [ctrl_c, ctrl_c_from_a_thread, ctrl_c_twice, raise_in_the_runner])
 @pytest.mark.parametrize("step", [1, 2, 4, 7, 12])
+@pytest.mark.parametrize("overlap", [False, True])
 def test_ctrl_c_leaves_nothing_behind(
-    tiny: Path, judge: Any, prompts: Prompts, expected: Prompts, step: int, interrupt: Callable[[], None]
+    tiny: Path, judge: Any, prompts: Prompts, expected: Prompts, step: int, interrupt: Callable[[], None], overlap: bool
 ) -> None:
     """The interrupted generate cancels its own requests; those queued before it give the tokens they would have."""
-    with make_llm(tiny, **TIGHT) as llm:
+    with make_llm(tiny, overlap=overlap, **TIGHT) as llm:
         earlier = {llm.add_request(prompts[n], greedy(14)): n for n in (5, 1)}
         for _ in range(2):
             llm.step()

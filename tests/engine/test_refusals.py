@@ -34,6 +34,7 @@ LIMITS: list[tuple[str, Any, str]] = [
       "rank_start_timeout") for value in (0, -0.5, "0.5", None, True, NAN, INF, [0.5], 10**400)],
     ("gpu_memory_utilization", 1.01, "gpu_memory_utilization must be a number above 0 and at most 1, not 1.01"),
     *[(name, value, BOOL) for name in ("enforce_eager", "skip_tokenizer_init") for value in (0, 1, "yes", None)],
+    *[("overlap", value, BOOL) for value in (0, 1, "yes")],
     *[("device", value, "device must be one of 'auto', 'cpu', 'cuda'") for value in ("gpu", "", None, 0)],
     *[("dtype", value, "dtype must be one of 'auto', 'float32'") for value in ("fp32", "int8", torch.float32, None)],
     *[("attention_backend", value, "attention_backend must be one of") for value in ("sdpa", "Torch", None, 3)],

@@ -16,7 +16,7 @@ from helpers import (
     token_ids_of,
 )
 
-from nanovllm import LLM
+from nanovllm import LLM, SamplingParams
 
 from .conftest import COMPLETION
 
@@ -125,6 +125,21 @@ def test_preempted(
         got = [outputs[i].token_ids for i in range(len(prompts))]
         assert_same_greedy(judge, prompts, expected, got)
         assert_idle(llm)
+
+
+@pytest.mark.parametrize("num_blocks", [14, 21, 512])
+@pytest.mark.parametrize("budget", [3, 16384])
+def test_overlapped(tiny: Path, judge: Any, prompts: Prompts, expected: Prompts, num_blocks: int, budget: int) -> None:
+    """Launching a decode step before the last one's tokens are read changes no token, seeded ones included."""
+    limits = {"num_kvcache_blocks": num_blocks, "max_num_batched_tokens": budget}
+    seeded = SamplingParams(temperature=1.0, max_tokens=COMPLETION, ignore_eos=True, seed=3)
+    drawn = []
+    for overlap in (True, False):
+        with make_llm(tiny, overlap=overlap, **limits) as llm:
+            assert_same_greedy(judge, prompts, expected, generate(llm, prompts))
+            drawn.append(token_ids_of(llm.generate(prompts, seeded, use_tqdm=False)))
+            assert_idle(llm)
+    assert drawn[0] == drawn[1]
 
 
 def test_preemption_of_the_only_request_that_grows(tiny: Path, judge: Any) -> None:
