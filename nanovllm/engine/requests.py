@@ -32,6 +32,8 @@ def check_prompt(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
 def _integers(prompt: Any) -> list[int]:
     if isinstance(prompt, bytes | dict | set) or not isinstance(prompt, Iterable):
         raise RequestError(f"a prompt must be text or a list of token ids, not {type(prompt).__name__}")
+    if isinstance(prompt, list) and set(map(type, prompt)) <= {int}:  # the usual case, in a tenth of the time
+        return prompt.copy()
     token_ids = []
     for position, item in enumerate(prompt):
         try:

@@ -15,6 +15,7 @@ from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.store import store_kv
 from nanovllm.qwen3.kernels.race import exponential_race
+from nanovllm.qwen3.kernels.small_linear import small_linear
 from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.rotary import RotaryAngles
 from nanovllm.qwen3.sampler import row_keys
@@ -194,6 +195,7 @@ def test_small_linear_equals_the_reference(
     x = random(rows, in_features + 3, dtype=dtype)[:, :in_features] / in_features**0.5
     weight, offset = random(out_features, in_features, dtype=dtype), random(out_features, dtype=dtype)
     b = offset if bias else None
+    assert_close(small_linear(x, weight, b), TorchOps().linear(x, weight, b))
     assert_close(TritonOps().linear(x, weight, b), TorchOps().linear(x, weight, b))
 
 
