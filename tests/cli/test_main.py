@@ -1,5 +1,9 @@
 """Parser, help, refusals and exit codes: what holds for every command."""
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -91,3 +95,29 @@ def test_help_and_version_need_no_torch(process: Callable) -> None:
     assert ran.code == 0
     assert "nanovllm.cli.main" in ran.err
     assert " torch\n" not in ran.err
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    command = [sys.executable, "-m", "nanovllm", "demo"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith(b"nanovllm demo")
+        running.stdout.close()
+        running.stdout = None
+        assert running.wait(timeout=240) == 0
+        assert running.stderr is not None
+        assert running.stderr.read() == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_ctrl_c_is_told_in_a_line() -> None:
+    """A run that would take minutes stops at the end of the step under way."""
+    argv = ["generate", "count: 1 2 3", "--ignore-eos", "--max-tokens", "2000", "--max-model-len", "2048"]
+    with subprocess.Popen([sys.executable, "-m", "nanovllm", *argv], stdout=-1, stderr=-1, text=True) as running:
+        time.sleep(5)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=120)
+    if running.returncode != 0:  # it had not finished before the signal
+        assert running.returncode == 130
+        assert out == ""
+        assert err == "nanovllm generate: interrupted\n"
