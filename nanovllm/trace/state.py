@@ -88,19 +88,22 @@ class State:
 
 
 def _published(scheduler: Scheduler, previous: State) -> dict[int, list[Any]]:
-    """The published blocks; an entry that has not changed is taken over, with its copy of the tokens."""
+    """The published blocks. An entry of the same publication (its content id is unique) keeps its copied tokens."""
     manager = scheduler.block_manager
     findable = manager.hash_to_block_id
+    old = previous.published
     found: dict[int, list[Any]] = {}
     for block in manager.blocks:
-        if block.hash is None:
+        key = block.hash
+        if key is None:
             continue
-        head = [block.hash, block.content_id, block.parent_id, findable.get(block.hash) == block.block_id]
-        known = previous.published.get(block.block_id)
-        if known is not None and known[:4] == head and known[4] == block.token_ids:
-            found[block.block_id] = known
-        else:
-            found[block.block_id] = [*head, list(block.token_ids or ())]
+        number, content = block.block_id, block.content_id
+        entry = old.get(number)
+        leads_here = findable.get(key) == number
+        same = entry is not None and entry[1] == content and entry[0] == key and entry[3] == leads_here
+        if entry is None or not same or entry[2] != block.parent_id:
+            entry = [key, content, block.parent_id, leads_here, list(block.token_ids or ())]
+        found[number] = entry
     return found
 
 

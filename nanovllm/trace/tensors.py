@@ -22,6 +22,7 @@ class TensorReader:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._old: dict[str, np.ndarray] = {}
+        self._old_tables: list[list[int]] | None = None  # of the step before
 
     def read(self, runner: ModelRunner, rows: list[int], scheduled: State) -> dict[str, Any]:
         """The compact tensors of the step that just ran. rows: the sequence of each batch row."""
@@ -58,9 +59,19 @@ class TensorReader:
     def _tables(
         self, tables: np.ndarray | None, context_lens: np.ndarray | None, rows: list[int], scheduled: State
     ) -> dict[str, Any]:
-        """The width alone where the device tensor equals the scheduler's block tables, the whole tensor where not."""
-        if tables is None or context_lens is None:
+        """The width alone where the device tensor equals the scheduler's block tables; else the rows that changed.
+
+        A CUDA graph's buffer is as wide as the longest possible sequence and keeps old entries past each end.
+        """
+        old, self._old_tables = self._old_tables, None if tables is None else tables.tolist()
+        found = self._old_tables
+        if tables is None or context_lens is None or found is None:
             return {}
-        found, width = tables.tolist(), tables.shape[1]
-        same = found == expected_tables(scheduled, rows, context_lens.tolist(), width, self.block_size)
-        return {"block_tables": width if same else found}
+        width = tables.shape[1]
+        if found == expected_tables(scheduled, rows, context_lens.tolist(), width, self.block_size):
+            return {"block_tables": width}
+        if old is not None and len(old) == len(found) and len(old[0]) == width:
+            changed = {str(i): row for i, row in enumerate(found) if row != old[i]}
+            if 2 * len(changed) < len(found):
+                return {"block_tables": changed}
+        return {"block_tables": found}

@@ -166,6 +166,9 @@ class _Cursor:
         tables = x.get("block_tables")
         if isinstance(tables, int):  # that many columns, equal to the scheduler's own block tables
             tables = expected_tables(scheduled, x["rows"], arrays["context_lens"] or [], tables, self.block_size)
+        elif isinstance(tables, dict):  # the rows that differ from the step before
+            before = old.block_tables if old is not None else None
+            tables = [tables.get(str(i), row) for i, row in enumerate(before or [])]
         return Tensors(
             rows=x["rows"],
             block_tables=tables,

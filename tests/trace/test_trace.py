@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from nanovllm import LLM, SamplingParams
 from nanovllm.trace import EventKind, Recorder, Stepper, Trace, difference, explain, save_chrome_trace
@@ -222,3 +223,31 @@ def test_a_thousand_steps_of_64_requests_fit_in_five_megabytes(tmp_path: Path) -
                 llm.step()
         saved = recorder.trace.save(tmp_path / "big.jsonl").stat().st_size
     assert saved * 1000 / 120 < 5e6
+
+
+def test_device_tables_that_differ_from_the_scheduler_s_are_kept_as_they_are(llm: LLM) -> None:
+    """As with a CUDA graph's wide buffers, whose entries past a sequence's end are old ones."""
+    seen: list[list[list[int]]] = []
+    with Recorder(llm) as recorder:
+        llm.add_request(list(range(20)), SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
+        llm.add_request(list(range(30, 41)), SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
+        llm.add_request(list(range(50, 59)), SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
+        inner = llm.on_event
+
+        def stale(name: str) -> None:
+            tables = llm.model_runner.last_batch.context.block_tables if name == "end" else None
+            if tables is not None:
+                with torch.inference_mode():
+                    wide = torch.full((tables.shape[0], 12), 7, dtype=tables.dtype)
+                    wide[:, : tables.shape[1]] = tables
+                object.__setattr__(llm.model_runner.last_batch.context, "block_tables", wide)
+                seen.append(wide.tolist())
+            inner(name)
+
+        llm.on_event = stale
+        while not llm.is_finished():
+            llm.step()
+        llm.on_event = inner
+    found = [r.tensors.block_tables for r in recorder.trace if r.tensors.block_tables is not None]
+    assert found == seen
+    assert any(isinstance(line["x"].get("block_tables"), dict) for line in recorder.trace.lines)

@@ -59,6 +59,9 @@ def jupyterlab(folder: Path) -> Iterator[str]:
     spec = {"display_name": "Python 3", "language": "python", "name": "python3"}
     book = {"cells": cells, "metadata": {"kernelspec": spec}, "nbformat": 4, "nbformat_minor": 5}
     (folder / "watch.ipynb").write_text(json.dumps(book))
+    quiet = folder / "settings" / "@jupyterlab" / "apputils-extension"
+    quiet.mkdir(parents=True, exist_ok=True)
+    (quiet / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = (
@@ -130,15 +133,13 @@ def screenshots(folder: Path) -> None:
             page.screenshot(path=folder / f"page-{scheme}.png")
         with jupyterlab(Path(work)) as address:
             for theme in ("Light", "Dark"):
-                page = chrome.new_page(viewport={"width": 1280, "height": 1500})
+                page = chrome.new_page(viewport={"width": 1280, "height": 1330})
                 run_all(page, address, f"JupyterLab {theme}")
                 page.click(".nv-stepper .noUi-handle")
                 for step in range(1, 11):
                     page.keyboard.press("ArrowRight")
                     wait_for_step(page, step)
                 page.locator(".nv-stepper").evaluate("e => e.scrollIntoView()")
-                for toast in page.locator(".Toastify__close-button").all():
-                    toast.click()
                 page.wait_for_timeout(900)
                 page.screenshot(path=folder / f"stepper-{theme.lower()}.png")
 
