@@ -54,7 +54,9 @@ def _read_object(path: Path) -> dict[str, Any]:
     except ValueError as e:
         raise CheckpointError(f"{path} is not valid JSON ({e}): download the checkpoint again") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a JSON {type(value).__name__}, not an object: download the checkpoint again")
+        raise CheckpointError(
+            f"{path} holds a JSON {type(value).__name__}, not an object: download the checkpoint again"
+        )
     return value
 
 
