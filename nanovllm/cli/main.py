@@ -22,6 +22,7 @@ A small LLM inference engine for Qwen3 that you can watch.
 first steps:
   nanovllm demo                            watch eight requests go through the engine, step by step
   nanovllm generate "count: 17 18 19 20"   complete a prompt with the shipped checkpoint
+  nanovllm trace                           record a short run as an HTML page that steps through it
   nanovllm info                            what this machine can run, and what is missing
 """
 EPILOG = """\
@@ -45,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
     for name in COMMANDS:
         import_module(f"nanovllm.cli.{name}").add_parser(commands)
+    import_module("nanovllm.trace.command").add_parser(commands)
     return parser
 
 

@@ -111,6 +111,8 @@ class Trace:
         try:
             with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as f:
                 header, *lines = (json.loads(line) for line in f if line.strip())
+        except FileNotFoundError:
+            raise ValueError(f"there is no trace {path}: `Trace.save` and `nanovllm trace --jsonl` write one") from None
         except (ValueError, OSError) as e:
             raise ValueError(f"{path} is not a trace of nanovllm ({e}): `Trace.save` writes one") from e
         if not isinstance(header, dict) or header.pop("nanovllm_trace", None) != FORMAT:

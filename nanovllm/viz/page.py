@@ -10,7 +10,7 @@ from typing import Any
 from nanovllm.trace.record import EventKind
 from nanovllm.trace.trace import Trace
 from nanovllm.viz.page_files import PAGE_CSS, PAGE_HTML, PAGE_JS
-from nanovllm.viz.panels import GRID_CSS, chosen, kinds_html, words_html
+from nanovllm.viz.panels import GRID_CSS, Panel, chosen, kinds_html, words_html
 from nanovllm.viz.scrubber import events_by_step, strip
 from nanovllm.viz.theme import HUES, hatch_of, hue_of, stylesheet
 
@@ -30,7 +30,7 @@ def page_html(trace: Trace, title: str = "nanovllm, step by step", panels: list[
         "requests": trace.request_ids,
         "words": [words_html(trace, i) for i in range(len(trace))],
         "badges": [kinds_html(trace, i) for i in range(len(trace))],
-        "panels": [_frames(trace, panel.make) for panel in shown],
+        "panels": [_frames(trace, panel) for panel in shown],
     }
     cards = "".join(
         f'<div class="{"nv-wide" if panel.wide else "nv-half"}" data-panel="{number}"></div>'
@@ -61,11 +61,18 @@ def save_page(trace: Trace, path: str | Path, **options: Any) -> Path:
     return path
 
 
-def _frames(trace: Trace, make: Any) -> dict[str, list[Any]]:
-    """The distinct pictures of a panel, and which of them each step shows."""
+def _frames(trace: Trace, panel: Panel) -> dict[str, list[Any]]:
+    """The distinct pictures of a panel, which of them each step shows, and which when a request is picked."""
     pictures: dict[str, int] = {}
-    order = [pictures.setdefault(make(trace, i, None).svg(style=False), len(pictures)) for i in range(len(trace))]
-    return {"pictures": list(pictures), "order": order}
+
+    def number(step: int, pick: int | None) -> int:
+        return pictures.setdefault(panel.make(trace, step, pick).svg(style=False), len(pictures))
+
+    frames: dict[str, list[Any]] = {"order": [number(step, None) for step in range(len(trace))]}
+    if panel.follows_pick:
+        rows = [record.tensors.rows if record.tensors else [] for record in trace]
+        frames["picked"] = [{seq_id: number(step, seq_id) for seq_id in found} for step, found in enumerate(rows)]
+    return frames | {"pictures": list(pictures)}
 
 
 def _occurs(kind: EventKind, kinds: list[list[str]]) -> bool:

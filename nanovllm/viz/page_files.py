@@ -8,6 +8,7 @@ PAGE_HTML = """<!doctype html>
 <body class="nv">
 <header>
  <div class="top"><h1><!--TITLE--></h1><span class="facts"><!--FACTS--></span>
+  <span id="badge" aria-live="polite"></span>
   <button id="theme" title="light or dark (t)" aria-label="switch between light and dark">◐</button></div>
  <div class="bar" role="toolbar" aria-label="stepper">
   <button id="first" title="first step (Home)" aria-label="first step">|◀</button>
@@ -26,7 +27,6 @@ PAGE_HTML = """<!doctype html>
  </div>
  <div id="strip"><!--STRIP--></div>
  <input id="slider" type="range" min="0" max="<!--LAST-->" value="0" aria-label="step">
- <div class="now"><div id="badge" aria-live="polite"></div></div>
 </header>
 <section id="words" class="nv-words" aria-live="polite" aria-label="what just happened"></section>
 <main class="nv-grid"><!--CARDS--></main>
@@ -55,10 +55,9 @@ label,.pick{color:var(--nv-muted);font-size:13px;display:inline-flex;gap:5px;ali
 #strip{margin-top:8px;cursor:pointer}#strip svg{width:100%;height:44px;display:block}
 #strip [data-step]:hover rect:first-child{fill:var(--nv-ink)}
 #slider{width:100%;margin:0;accent-color:var(--nv-muted);height:14px}
-.now{position:absolute;right:0;bottom:-34px;background:none;padding-right:14px;z-index:1}
-#words{margin:0 0 14px;padding-right:180px}
+#badge{white-space:nowrap;min-width:176px;text-align:right}#words{margin:0 0 14px}
 footer{color:var(--nv-muted);font-size:12px;padding:14px 0 0;text-align:center}
-@media (max-width:700px){body{padding:0 8px 16px}header{position:static}.facts{display:none}}
+@media (max-width:700px){body{padding:0 8px 16px}.top{flex-wrap:wrap}header{position:static}.facts{display:none}}
 @media (prefers-reduced-motion:reduce){*{transition:none!important}}
 """
 
@@ -74,12 +73,15 @@ const rule = document.head.appendChild(document.createElement("style"));
 const shown = cards.map(() => -1);
 let step = 0, timer = null, pick = null;
 
-function show(to) {
-  step = Math.max(0, Math.min(data.steps - 1, to));
+function draw() {
   data.panels.forEach((panel, i) => {
-    const picture = panel.order[step];
+    const picture = panel.picked?.[step]?.[pick] ?? panel.order[step];
     if (picture !== shown[i]) { cards[i].innerHTML = panel.pictures[picture]; shown[i] = picture; }
   });
+}
+function show(to) {
+  step = Math.max(0, Math.min(data.steps - 1, to));
+  draw();
   at("words").innerHTML = data.words[step];
   at("badge").innerHTML = data.badges[step];
   at("slider").value = step;
@@ -111,6 +113,7 @@ function choose(who) {
   pick = pick === who ? null : who;
   rule.textContent = pick === null ? "" : `.nv-grid [data-r]:not([data-r~="${pick}"]){opacity:.13}`;
   chips.forEach(c => c.setAttribute("aria-pressed", String(c.dataset.pick === pick)));
+  draw();
 }
 function speed(by) {
   const s = at("speed");

@@ -28,6 +28,7 @@ class Panel:
     name: str
     wide: bool
     make: Callable[[Trace, int, int | None], View]
+    follows_pick: bool = False  # it shows one request of the batch: the picked one
 
 
 def _mask(trace: Trace, index: int, pick: int | None) -> View:
@@ -45,7 +46,7 @@ PANELS = (
     Panel("changed slots", False, lambda trace, i, pick: ChangedSlots(trace[i])),
     Panel("block tables", True, lambda trace, i, pick: BlockTables(trace[i])),
     Panel("packed batch", False, lambda trace, i, pick: PackedBatch(trace[i])),
-    Panel("attention mask", False, _mask),
+    Panel("attention mask", False, _mask, follows_pick=True),
     Panel("budgets", False, lambda trace, i, pick: Budgets(trace[i])),
     Panel("throughput", False, lambda trace, i, pick: Throughput(trace, i)),
     Panel("phases", True, lambda trace, i, pick: Phases(trace[i])),

@@ -130,6 +130,10 @@ def screenshots(folder: Path) -> None:
             page = chrome.new_page(viewport={"width": 1280, "height": 1180}, color_scheme=scheme)
             page.goto(f"{path.as_uri()}#10")
             page.wait_for_selector("body[data-ready]")
+            if scheme == "dark":  # the lower half, with one request picked
+                page.click('[data-pick="5"]')
+                page.locator('[data-panel="4"]').evaluate("e => scrollTo(0, e.offsetTop - 150)")
+                page.wait_for_timeout(400)
             page.screenshot(path=folder / f"page-{scheme}.png")
         with jupyterlab(Path(work)) as address:
             for theme in ("Light", "Dark"):

@@ -37,7 +37,8 @@ def test_the_page_holds_every_step_of_every_panel(trace: Trace) -> None:
     assert len(data["panels"]) == len(PANELS) - 1  # one rank: no picture of ranks
     for panel in data["panels"]:
         assert len(panel["order"]) == len(trace)
-        assert set(panel["order"]) == set(range(len(panel["pictures"])))
+        used = {*panel["order"], *(n for found in panel.get("picked", []) for n in found.values())}
+        assert used == set(range(len(panel["pictures"])))
     assert data["events"] == [list(dict.fromkeys(e.kind.value for e in r.events())) for r in trace]
 
 
