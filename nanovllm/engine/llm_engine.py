@@ -42,6 +42,7 @@ class LLMEngine:
             eos_token_ids=eos_token_ids(folder, self.tokenizer),
         )
         self.on_event: Callable[[str], None] | None = None
+        self.policy: Callable[[Scheduler], Schedule] | None = None  # chooses in place of Scheduler.schedule
         self.last_schedule: Schedule | None = None  # of the newest step, for traces
         self._seeds = random.Random(self.config.seed)
         self._next_request_id = 0
@@ -99,7 +100,7 @@ class LLMEngine:
         self._check_open()
         self._event("begin")
         self._event("schedule")
-        schedule = self.last_schedule = self.scheduler.schedule()
+        schedule = self.last_schedule = self.policy(self.scheduler) if self.policy else self.scheduler.schedule()
         try:
             self._event("run")
             token_ids = self._run(schedule)

@@ -130,11 +130,15 @@ class Scheduler:
 
     # --- one step ---------------------------------------------------------------------------------------------------
 
-    def schedule(self) -> Schedule:
-        """Choose the next batch, reserve its blocks, and note why. Empty only when there is nothing to run."""
+    def schedule(self, hold_back: str | None = None) -> Schedule:
+        """Choose the next batch, reserve its blocks, and note why. Empty only when there is nothing to run.
+
+        hold_back: why waiting requests must not run in this step, so that the running ones decode (serve/policy.py).
+        """
         self.decisions = []
-        seqs = self._schedule_prefill()
-        if seqs:
+        if hold_back is not None and self.waiting:
+            self._note(DecisionKind.DEFER, self.waiting[0], why=hold_back)
+        elif seqs := self._schedule_prefill():
             return Schedule(seqs, True)
         return Schedule(self._schedule_decode(), False)
 
