@@ -21,7 +21,7 @@ from nanovllm.engine.llm_engine import LLMEngine
 from nanovllm.engine.outputs import StepOutput
 from nanovllm.paged_kv.batch import SamplingInputs
 from nanovllm.paged_kv.in_flight import Feed, PendingTokens
-from nanovllm.scheduler import Schedule, Sequence, schedule_ahead, slice_ahead
+from nanovllm.scheduler import Schedule, Sequence, mark_in_flight, schedule_ahead, slice_ahead
 
 
 @dataclass(slots=True)
@@ -40,7 +40,10 @@ class OverlappedLoop:
         self._flight: _Flight | None = None
 
     def step(self) -> StepOutput:
-        """Finish the step in flight (or run a plain one), with the next one launched before its tokens are read."""
+        """Finish the step in flight (or run a plain one), with the next one launched before its tokens are read.
+
+        If a launch or the reading fails, the step in flight is undone too: the next call runs it again.
+        """
         engine = self._engine
         if self._flight is None:
             if engine.scheduler.waiting or not engine.can_overlap:
@@ -49,12 +52,15 @@ class OverlappedLoop:
         flight = self._flight
         if flight is None:
             return engine.step()
-        following = self._launch_next(flight)
-        output = engine.book(flight.schedule, flight.pending.result())
+        try:
+            following = self._launch_next(flight)
+            token_ids = flight.pending.result()
+        except BaseException:
+            self.cancel()  # a launch that broke half-way may have overwritten the samples it was fed from
+            raise
+        output = engine.book(flight.schedule, token_ids)
         if following is not None:
-            for seq in following.schedule.seqs:
-                if not seq.is_finished:
-                    seq.num_scheduled_tokens = 1
+            mark_in_flight(following.schedule.seqs)
         self._flight = following
         return output
 

@@ -4,7 +4,7 @@ Read in this order: `sequence.py` (one request), `block_manager.py` (who owns wh
 deques and the decisions).
 """
 
-from nanovllm.scheduler.ahead import schedule_ahead, slice_ahead
+from nanovllm.scheduler.ahead import mark_in_flight, schedule_ahead, slice_ahead
 from nanovllm.scheduler.block_manager import Block, BlockManager
 from nanovllm.scheduler.scheduler import Decision, DecisionKind, Schedule, Scheduler
 from nanovllm.scheduler.sequence import FinishReason, ScheduledSlice, Sequence, SequenceStatus
@@ -20,6 +20,7 @@ __all__ = [
     "Scheduler",
     "Sequence",
     "SequenceStatus",
+    "mark_in_flight",
     "schedule_ahead",
     "slice_ahead",
 ]

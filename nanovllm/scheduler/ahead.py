@@ -36,3 +36,13 @@ def _ends_with_next_token(scheduler: Scheduler, seq: Sequence) -> bool:
 def slice_ahead(seq: Sequence) -> ScheduledSlice:
     """The slice of a step whose input token is still being sampled: a placeholder at the right position."""
     return ScheduledSlice(seq.seq_id, [0], seq.num_tokens, seq.num_tokens + 1, seq.block_table)
+
+
+def mark_in_flight(seqs: list[Sequence]) -> None:
+    """The step before was booked, which cleared its counts: these requests now have one token in the step after it.
+
+    Those that ended with the step before, or were cancelled meanwhile, have none.
+    """
+    for seq in seqs:
+        if not seq.is_finished:
+            seq.num_scheduled_tokens = 1

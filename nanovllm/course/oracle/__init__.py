@@ -5,12 +5,13 @@
         print(explain(shrink(failure.trace, make_scheduler=...)))
 
 Read in this order: `trace.py` (a scenario), `reference.py` (what its requests must answer), `fake_runner.py` (the fake
-KV cache), `invariants.py`, `prefix_model.py` and `cache_watch.py` (what must hold at every step), `play.py` and
-`run.py` (playing) and `shrink.py` and `report.py` (the smallest failing scenario, in words).
+KV cache), `invariants.py`, `prefix_model.py` and `cache_watch.py` (what must hold at every step), `play.py`,
+`play_ahead.py` and `run.py` (playing) and `shrink.py` and `report.py` (the smallest failing scenario, in words).
 """
 
 from nanovllm.course.oracle.fake_runner import FakeRunner
 from nanovllm.course.oracle.play import TraceResult
+from nanovllm.course.oracle.play_ahead import Ahead
 from nanovllm.course.oracle.reference import Expected, kv_value, next_token, reference
 from nanovllm.course.oracle.report import TraceFailure, Violation, explain, render_cell, render_trace
 from nanovllm.course.oracle.run import colliding_hash, find_failure, run_trace, scheduler_factory
@@ -18,6 +19,7 @@ from nanovllm.course.oracle.shrink import shrink, size
 from nanovllm.course.oracle.trace import Request, Trace, random_trace
 
 __all__ = [
+    "Ahead",
     "Expected",
     "FakeRunner",
     "Request",

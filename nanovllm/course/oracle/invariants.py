@@ -58,10 +58,17 @@ def check_state(scheduler: Scheduler, live: dict[int, Sequence], trace: Trace) -
     check_pool(scheduler.block_manager, live.values())
 
 
-def check_between_steps(scheduler: Scheduler) -> None:
-    """A running request has all tokens cached but the newest; a waiting one has none, save the head's chunks."""
+def check_between_steps(scheduler: Scheduler, in_flight: Iterable[int] = ()) -> None:
+    """A running request has all tokens cached but the newest; a waiting one has none, save the head's chunks.
+
+    in_flight: ids of the requests whose next step is launched already; they alone have a token scheduled.
+    """
+    launched = set(in_flight)
     for seq in scheduler.running:
-        if seq.num_cached_tokens != seq.num_tokens - 1 or seq.num_scheduled_tokens:
+        if seq.num_scheduled_tokens != (seq.seq_id in launched):
+            expected = f"{int(seq.seq_id in launched)} tokens of request {seq.seq_id} are scheduled between steps"
+            raise Violation("counts", expected, f"{seq.num_scheduled_tokens} are")
+        if seq.num_cached_tokens != seq.num_tokens - 1:
             expected = f"running request {seq.seq_id} has all but its newest token cached between steps"
             raise Violation("counts", expected, f"{seq.num_cached_tokens} of {seq.num_tokens} are cached")
     for place, seq in enumerate(scheduler.waiting):

@@ -34,6 +34,8 @@ class TraceResult:
     refused: list[int] = field(default_factory=list)
     num_preemptions: int = 0
     num_hits: int = 0  # tokens found in the prefix cache
+    num_ahead: int = 0  # steps launched before the tokens of the last one were read
+    num_late: int = 0  # tokens that such steps sampled for a request which had ended
 
 
 class Play:
@@ -78,7 +80,7 @@ class Play:
     def run(self) -> None:
         """Play the trace to its end. Raises Violation, or whatever the code under test raises."""
         self.scheduler = self.make_scheduler(self.trace)
-        bound, num_steps, self.step = self.trace.step_bound(), 0, 0
+        bound, num_steps, self.step = self._step_bound(), 0, 0
         while self.to_add or self.live:
             self._arrive()
             self._cancel(in_flight=False)
@@ -95,6 +97,9 @@ class Play:
                 self._step()
             self.step += 1
         self._check_end()
+
+    def _step_bound(self) -> int:
+        return self.trace.step_bound()
 
     def _arrive(self) -> None:
         self.phase = "adding requests"
@@ -140,6 +145,18 @@ class Play:
             check_state(self.scheduler, self.live, self.trace)
 
     def _step(self) -> None:
+        before, schedule, slices = self._schedule()
+        if self.step in self.trace.failing_steps:
+            self._fail(before, schedule, slices)
+            return
+        self.phase = "the forward pass"
+        tokens = self.cache.run(slices)
+        self._cancel(in_flight=True)
+        self._book(schedule, slices, tokens)
+        check_between_steps(self.scheduler)
+
+    def _schedule(self) -> tuple[Before, Schedule, list[ScheduledSlice]]:
+        """Ask for the next batch and check it: the state before, the schedule, what its step is to compute."""
         scheduler = self.scheduler
         before = Before.of(scheduler, self.live.values())
         self.phase = "schedule()"
@@ -149,19 +166,19 @@ class Play:
         check_state(scheduler, self.live, self.trace)
         slices = [self._slice(seq) for seq in schedule.seqs]
         self.cache.begin_step(before, slices)
-        self.result.batches.append((schedule.is_prefill, [(s.seq_id, s.start, len(s.token_ids)) for s in slices]))
-        if self.step in self.trace.failing_steps:
-            self._fail(before, schedule, slices)
-            return
-        self.phase = "the forward pass"
-        tokens = self.cache.run(slices)
-        self._cancel(in_flight=True)
+        self._note_batch(schedule.is_prefill, slices)
+        return before, schedule, slices
+
+    def _note_batch(self, is_prefill: bool, slices: list[ScheduledSlice]) -> None:
+        self.result.batches.append((is_prefill, [(s.seq_id, s.start, len(s.token_ids)) for s in slices]))
+
+    def _book(self, schedule: Schedule, slices: list[ScheduledSlice], tokens: list[int | None]) -> None:
+        """Hand the sampled tokens over and compare what became of each request."""
         self.phase = "postprocess()"
-        scheduler.postprocess(schedule.seqs, tokens, schedule.is_prefill)
+        self.scheduler.postprocess(schedule.seqs, tokens, schedule.is_prefill)
         for piece in slices:
             self._check_booked(piece)
-        check_state(scheduler, self.live, self.trace)
-        check_between_steps(scheduler)
+        check_state(self.scheduler, self.live, self.trace)
 
     def _fail(self, before: Before, schedule: Schedule, slices: list[ScheduledSlice]) -> None:
         """The forward pass breaks half-way; the schedule is undone and will be tried again."""
@@ -174,10 +191,13 @@ class Play:
         check_rolled_back(self.scheduler, before, schedule)
         check_between_steps(self.scheduler)
 
+    @classmethod
+    def _slice(cls, seq: Any) -> ScheduledSlice:
+        return cls._copied(seq.scheduled_slice())
+
     @staticmethod
-    def _slice(seq: Any) -> ScheduledSlice:
+    def _copied(piece: ScheduledSlice) -> ScheduledSlice:
         """A copy, as another process would get it: what the scheduler does to its lists later cannot reach it."""
-        piece: ScheduledSlice = seq.scheduled_slice()
         return replace(piece, token_ids=list(piece.token_ids), block_table=list(piece.block_table))
 
     def _check_booked(self, piece: ScheduledSlice) -> None:

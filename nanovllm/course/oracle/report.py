@@ -71,7 +71,8 @@ def render_trace(trace: "Trace") -> str:
 
 def render_cell(trace: "Trace", setup: str = "", call: str = "run_trace(trace)") -> str:
     """A cell to paste that plays the trace. setup: lines before it, e.g. the import of the code under test."""
-    names = "Request, Trace, run_trace" + (", scheduler_factory" if "scheduler_factory" in setup + call else "")
+    names = "Ahead, " * ("Ahead(" in setup + call) + "Request, Trace, run_trace"
+    names += ", scheduler_factory" * ("scheduler_factory" in setup + call)
     head = f"from nanovllm.course.oracle import {names}\n"
     head += f"{setup.rstrip()}\n" if setup else ""
     return f"{head}\ntrace = {render_trace(trace)}\n{call}\n"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from nanovllm.course.oracle.play import Play, TraceResult
+from nanovllm.course.oracle.play_ahead import Ahead, PlayAhead
 from nanovllm.course.oracle.report import TraceFailure, Violation
 from nanovllm.course.oracle.trace import Trace, random_trace
 from nanovllm.scheduler import BlockManager, Scheduler, Sequence
@@ -40,14 +41,20 @@ def scheduler_factory(
 
 
 def run_trace(
-    trace: Trace, make_scheduler: MakeScheduler | None = None, make_sequence: MakeSequence = Sequence
+    trace: Trace,
+    make_scheduler: MakeScheduler | None = None,
+    make_sequence: MakeSequence = Sequence,
+    ahead: Ahead | None = None,
 ) -> TraceResult:
     """Play `trace` and return what it came to. Raises TraceFailure when a rule is broken or the code under test raises.
 
     make_scheduler: builds the scheduler (with its block manager) for a trace; the engine's own when left out.
     make_sequence: called as the `Sequence` class is.
+    ahead: with it decode steps are launched ahead, as the overlapped loop does; `Ahead()` holds the engine's functions.
     """
     play = Play(trace, make_scheduler or scheduler_factory(), make_sequence)
+    if ahead is not None:
+        play = PlayAhead(trace, make_scheduler or scheduler_factory(), make_sequence, ahead=ahead)
     try:
         play.run()
     except Violation as violation:
@@ -59,12 +66,15 @@ def run_trace(
 
 
 def find_failure(
-    seeds: Iterable[int], make_scheduler: MakeScheduler | None = None, make_sequence: MakeSequence = Sequence
+    seeds: Iterable[int],
+    make_scheduler: MakeScheduler | None = None,
+    make_sequence: MakeSequence = Sequence,
+    ahead: Ahead | None = None,
 ) -> TraceFailure | None:
     """The failure of the first seed whose random trace fails, or None if all pass."""
     for seed in seeds:
         try:
-            run_trace(random_trace(seed), make_scheduler, make_sequence)
+            run_trace(random_trace(seed), make_scheduler, make_sequence, ahead)
         except TraceFailure as failure:
             return failure
     return None

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from nanovllm.course.oracle.play_ahead import Ahead
 from nanovllm.course.oracle.report import TraceFailure
 from nanovllm.course.oracle.run import MakeScheduler, MakeSequence, run_trace
 from nanovllm.course.oracle.trace import Request, Trace
@@ -34,12 +35,13 @@ def shrink(
     make_scheduler: MakeScheduler | None = None,
     make_sequence: MakeSequence = Sequence,
     max_runs: int = 3000,
+    ahead: Ahead | None = None,
 ) -> TraceFailure:
     """The failure of the smallest failing trace found from `trace` within `max_runs` plays.
 
     Raises ValueError if `trace` does not fail. Any failure counts, not only one of the first kind.
     """
-    failure = _failure(trace, make_scheduler, make_sequence)
+    failure = _failure(trace, make_scheduler, make_sequence, ahead)
     if failure is None:
         raise ValueError("this trace does not fail, so there is nothing to shrink")
     runs, shrunk = 1, True
@@ -51,16 +53,18 @@ def shrink(
             if size(candidate) >= size(failure.trace):
                 continue
             runs += 1
-            found = _failure(candidate, make_scheduler, make_sequence)
+            found = _failure(candidate, make_scheduler, make_sequence, ahead)
             if found is not None:
                 failure, shrunk = found, True
                 break
     return failure
 
 
-def _failure(trace: Trace, make_scheduler: MakeScheduler | None, make_sequence: MakeSequence) -> TraceFailure | None:
+def _failure(
+    trace: Trace, make_scheduler: MakeScheduler | None, make_sequence: MakeSequence, ahead: Ahead | None
+) -> TraceFailure | None:
     try:
-        run_trace(trace, make_scheduler, make_sequence)
+        run_trace(trace, make_scheduler, make_sequence, ahead)
     except TraceFailure as failure:
         return failure
     return None
