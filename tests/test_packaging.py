@@ -22,7 +22,10 @@ SOURCE = ROOT / "nanovllm"
 
 IMPORT_ALL = """
 import importlib, json, pkgutil, nanovllm
-names = [m.name for m in pkgutil.walk_packages(nanovllm.__path__, "nanovllm.") if not m.name.endswith("__main__")]
+# The one module that needs what no machine without a GPU can install.
+skipped = ["nanovllm.paged_kv.backends.flash_attn_backend"]
+found = [m.name for m in pkgutil.walk_packages(nanovllm.__path__, "nanovllm.")]
+names = [name for name in found if not name.endswith("__main__") and name not in skipped]
 origins = {name: importlib.import_module(name).__file__ for name in ["nanovllm", *names]}
 print(json.dumps({"version": nanovllm.__version__, "origins": origins}))
 """
@@ -120,7 +123,7 @@ def test_the_checkpoint_is_found_in_the_wheel(installed: Path) -> None:
         assert tokens <= vocab_size, f"{name}: {tokens} tokens in the tokenizer, {vocab_size} rows of logits"
 
 
-@pytest.mark.skipif(not (SOURCE / "cli.py").is_file(), reason="this checkout has no command line yet")
+@pytest.mark.skipif(not (SOURCE / "cli").is_dir(), reason="this checkout has no command line yet")
 def test_the_console_script_runs_from_the_wheel(installed: Path) -> None:
     printed = run(installed / "bin" / "nanovllm", "--help", cwd=installed)
     for command in ("generate", "demo", "info"):

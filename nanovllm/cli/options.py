@@ -44,7 +44,14 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     defaults = EngineConfig("-")
     machine = add_machine(parser)
     _add(machine, defaults, "tensor_parallel_size", "N", "ranks, 1 to 8; each holds a shard of every layer")
+    _add(machine, defaults, "rank_start_timeout", "S", "seconds in which the ranks must have started")
+    _add(machine, defaults, "rank_timeout", "S", "seconds after which a rank that does not answer has failed")
     machine.add_argument("--enforce-eager", action="store_true", default=None, help="never capture CUDA graphs")
+    machine.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        help="launch a decode step before the last one's tokens are read",
+    )
     machine.add_argument("--load-format", metavar="NAME", help=f"{', '.join(LOAD_FORMATS)}: dummy is random weights")
     group = parser.add_argument_group("limits of the engine")
     _add(group, defaults, "max_num_seqs", "N", "requests that run at once")
