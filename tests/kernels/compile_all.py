@@ -1,0 +1,82 @@
+"""Compile every Triton kernel for a GPU that is not there: `python compile_all.py CAPABILITY DTYPE`.
+
+Launches made with CPU tensors are caught, and the kernel is compiled down to machine code for the capability (75, 90)
+as it would be launched. Run without TRITON_INTERPRET. Prints the names of the compiled kernels.
+"""
+
+import sys
+import warnings
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from nanovllm.paged_kv.kernels.decode import paged_decode
+from nanovllm.paged_kv.kernels.prefill import paged_prefill
+from nanovllm.paged_kv.kernels.store import store_kv
+from nanovllm.qwen3.kernels import activation, heads, norm, race, small_linear
+
+TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
+OPTIONS = ("num_warps", "num_stages")
+
+
+def catch_launches(capability: int) -> list[str]:
+    """Make every launch compile instead; returns the list that the kernels' names go to."""
+    names: list[str] = []
+
+    def compile_instead(self: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        options = {k: kwargs.pop(k) for k in OPTIONS if k in kwargs}
+        values = dict(zip(self.arg_names, args, strict=False)) | kwargs
+        constants = {p.name: values[p.name] for p in self.params if p.is_constexpr}
+        signature, attrs = {}, {}
+        for i, p in enumerate(self.params):
+            value = values[p.name]
+            if p.is_constexpr:
+                signature[p.name] = "constexpr"
+            elif isinstance(value, torch.Tensor):
+                signature[p.name] = f"*{TYPES[value.dtype]}"
+                attrs[(i,)] = [["tt.divisibility", 16]]  # allocations are aligned, as torch's are
+            else:
+                signature[p.name] = "fp32" if isinstance(value, float) else "i32"
+        source = ASTSource(fn=self, signature=signature, constexprs=constants, attrs=attrs)
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        assert compiled.asm["cubin"]
+        names.append(self.__name__)
+
+    JITFunction.run = compile_instead
+    return names
+
+
+def launch_everything(dtype: torch.dtype) -> None:
+    """Call every kernel's launcher with the shapes of Qwen3-0.6B and of qwen3-tiny."""
+    for num_heads, num_kv_heads, head_dim, hidden in ((16, 8, 128, 1024), (8, 4, 64, 256)):
+        q = torch.zeros(3, num_heads, head_dim, dtype=dtype)
+        k = torch.zeros(3, num_kv_heads, head_dim, dtype=dtype)
+        cache = torch.zeros(4, 16, num_kv_heads, head_dim, dtype=dtype)
+        tables, lens = torch.zeros(3, 4, dtype=torch.int32), torch.ones(3, dtype=torch.int32)
+        slots, running = torch.zeros(3, dtype=torch.int64), torch.arange(4, dtype=torch.int32)
+        store_kv(k, k, cache, cache, slots)
+        for splits in (1, 8):
+            paged_decode(q, cache, cache, tables, lens, 0.1, splits)
+        paged_prefill(q, k, k, running, running, 1, 0.1)
+        paged_prefill(q, cache, cache, running, running, 1, 0.1, tables)
+        x, weight = torch.zeros(3, hidden, dtype=dtype), torch.zeros(hidden, dtype=dtype)
+        norm.rms_norm(x, weight, 1e-6)
+        norm.add_rms_norm(x, x, weight, 1e-6)
+        activation.silu_and_mul(torch.zeros(3, 2 * hidden, dtype=dtype))
+        small_linear.small_linear(x[:2], torch.zeros(64, hidden, dtype=dtype), torch.zeros(64, dtype=dtype))
+        qkv = torch.zeros(3, (num_heads + 2 * num_kv_heads) * head_dim, dtype=dtype)
+        gain, table = torch.ones(head_dim, dtype=dtype), torch.zeros(9, head_dim)
+        for caches in ((cache, cache), (None, None)):
+            heads.norm_rotate_store(qkv, gain, gain, 1e-6, table, slots, num_heads, num_kv_heads, slots, *caches)
+    race.exponential_race(torch.zeros(3, 5000, dtype=dtype), torch.zeros(3, 1), torch.zeros(3, 2, dtype=torch.int64))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    compiled = catch_launches(int(sys.argv[1]))
+    launch_everything(getattr(torch, sys.argv[2]))
+    print(" ".join(sorted(set(compiled))))
