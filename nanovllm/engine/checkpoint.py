@@ -16,7 +16,7 @@ def resolve_checkpoint(model: str) -> Path:
     if model in CHECKPOINTS:
         return checkpoint_path(model)
     folder = Path(model).expanduser()
-    if folder.is_dir():
+    if model and folder.is_dir():  # Path("") is the current folder
         return folder
     shipped = ", ".join(map(repr, CHECKPOINTS))
     looks_like_hub_id = model.count("/") == 1 and not model.startswith((".", "/", "~"))

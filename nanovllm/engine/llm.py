@@ -84,8 +84,9 @@ class LLM(LLMEngine):
         for message in (m for conversation in conversations for m in conversation):
             if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
                 raise RequestError(f'a message needs "role" and "content", which {message!r} lacks')
-        prompts = [
-            self.tokenizer.apply_chat_template(c, tokenize=False, add_generation_prompt=True, **template_options)
-            for c in conversations
-        ]
+        options = {"add_generation_prompt": True, **template_options, "tokenize": False}
+        try:
+            prompts = [self.tokenizer.apply_chat_template(c, **options) for c in conversations]
+        except Exception as e:  # a template may refuse anything, with any exception
+            raise RequestError(f"the chat template cannot write this conversation ({type(e).__name__}: {e})") from e
         return self.generate(prompts, sampling_params, use_tqdm)

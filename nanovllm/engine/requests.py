@@ -15,7 +15,7 @@ def check_prompt(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
     if isinstance(prompt, str):
         if tokenizer is None:
             raise RequestError("this engine has no tokenizer: pass the prompt as a list of token ids")
-        token_ids = list(tokenizer.encode(prompt))
+        token_ids = _encode(prompt, tokenizer)
     else:
         token_ids = _integers(prompt)
     if not token_ids:
@@ -27,6 +27,16 @@ def check_prompt(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
             f"token id {wrong} is outside the vocabulary of {vocab_size:,}: ids are 0 to {vocab_size - 1:,}"
         )
     return token_ids
+
+
+def _encode(prompt: str, tokenizer: Any) -> list[int]:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as e:  # half a surrogate pair, as bytes that are no UTF-8 turn into
+        raise RequestError(
+            f"the prompt is not valid Unicode text: {prompt[e.start]!r} at position {e.start} is no character"
+        ) from None
+    return list(tokenizer.encode(prompt, verbose=False))  # no warning of its own on length: max_model_len decides
 
 
 def _integers(prompt: Any) -> list[int]:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from nanovllm.config import EngineConfig
-from nanovllm.errors import ConfigError
+from nanovllm.errors import ConfigError, MemoryBudgetError
 from nanovllm.paged_kv.attention import bf16_supported
 from nanovllm.paged_kv.backends import BackendChoice, choose_backend, make_backend
 from nanovllm.paged_kv.cache import KVCacheSpec
 from nanovllm.paged_kv.cuda_graphs import graph_batch_sizes
-from nanovllm.paged_kv.memory import MemoryBudget, MemoryMeter
+from nanovllm.paged_kv.memory import MemoryBudget, MemoryMeter, check_weights_fit
 from nanovllm.paged_kv.model_runner import ModelRunner
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.model import Qwen3ForCausalLM
@@ -88,6 +88,8 @@ def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:
     """One rank's runner: model shard with weights, no cache pool yet. Leaves torch's global defaults alone."""
     device = torch.device("cuda", group.rank) if plan.device_type == "cuda" else torch.device("cpu")
     meter = MemoryMeter(device) if plan.device_type == "cuda" else None
+    if meter is not None:
+        check_weights_fit(plan.model_config.num_parameters * plan.dtype.itemsize, meter.free(), group.size)
     fused = plan.device_type == "cuda" and importlib.util.find_spec("triton") is not None
     model = Qwen3ForCausalLM(
         plan.model_config,
@@ -124,10 +126,16 @@ def affordable_blocks(plan: Plan, runner: ModelRunner) -> int:
     if runner.meter is not None:
         blocks = measure_budget(plan, runner, runner.meter).blocks(runner.spec, requested)
         return blocks if requested else min(blocks, useful_blocks(plan))
-    if requested is not None:
-        return requested
     budget = int(plan.config.cpu_kvcache_gib * 2**30) // plan.config.tensor_parallel_size
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else budget * 2
+    if requested is not None:
+        taken = requested * runner.spec.bytes_per_block * plan.config.tensor_parallel_size
+        if taken > physical and hasattr(os, "sysconf"):
+            raise MemoryBudgetError(
+                f"num_kvcache_blocks {requested:,} would take {taken / 2**30:,.1f} GiB and this machine has "
+                f"{physical / 2**30:,.1f} GiB: ask for fewer, or leave it out to fill cpu_kvcache_gib"
+            )
+        return requested
     return min(runner.spec.blocks_in(min(budget, physical // 2)), useful_blocks(plan))
 
 

@@ -98,6 +98,13 @@ def test_a_pool_without_room_for_one_block(tiny: Path) -> None:
     assert "cpu_kvcache_gib on a CPU" in str(caught.value) or "raise cpu_kvcache_gib" in str(caught.value)
 
 
+def test_a_pool_larger_than_the_machine(tiny: Path) -> None:
+    with pytest.raises(
+        MemoryBudgetError, match=r"num_kvcache_blocks 1,000,000,000,000 would take .* GiB"
+    ):
+        make_llm(tiny, num_kvcache_blocks=10**12)
+
+
 # --- sampling parameters --------------------------------------------------------------------------------------------
 
 PARAMS: list[tuple[str, Any, str]] = [
@@ -164,6 +171,7 @@ BAD_PROMPTS: list[tuple[Any, str]] = [
     ([1] * 512, r"prompt of 512 tokens leaves no room for a completion in max_model_len 512: shorten it or raise"),
     ([1] * 5000, r"prompt of 5,000 tokens leaves no room for a completion in max_model_len 512"),
     ("x" * 600, r"prompt of 600 tokens leaves no room"),
+    ("ab\udcff", r"the prompt is not valid Unicode text: '\\udcff' at position 2 is no character"),
     ([1] * 60, r"60 tokens with max_tokens 14 needs up to 19 KV blocks of 4 tokens and the whole pool has 18"),
 ]
 
@@ -261,6 +269,9 @@ def test_a_bad_call_of_generate(
         ([[{"role": "user", "content": "a"}], [{"content": "b"}]], 'a message needs "role" and "content"'),
         (5, "chat takes a list of messages"),
         ({"role": "user", "content": "a"}, "chat takes a list of messages"),
+        ([[]], "the chat template cannot write this conversation"),
+        ([{"role": 5, "content": "a"}], "the chat template cannot write this conversation"),
+        ([{"role": "user", "content": None}], "the chat template cannot write this conversation"),
     ],
 )
 def test_a_bad_chat(small: LLM, judge: Any, prompts: Prompts, expected: Prompts, messages: Any, sentence: str) -> None:
@@ -310,7 +321,7 @@ def test_the_largest_request_that_fits_is_accepted(tiny: Path) -> None:
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["no-such-folder", "./owner/name", "/nowhere/at/all", "a/b/c", None, 7])
+@pytest.mark.parametrize("model", ["", "no-such-folder", "./owner/name", "/nowhere/at/all", "a/b/c", None, 7])
 def test_neither_folder_nor_hub_id(model: Any) -> None:
     with pytest.raises(CheckpointError, match=re.escape(f"no checkpoint '{model}': it is no folder here, no hub id")):
         LLM(model)
