@@ -11,6 +11,22 @@ _GIB = 2**30
 SAFETY_BYTES = 256 * 2**20  # for what neither torch nor we can see: library workspaces, driver growth
 
 
+def check_weights_fit(weight_bytes: int, free: int, num_ranks: int) -> None:
+    """Raise MemoryBudgetError, before anything is allocated, if one rank's share of the weights is more than is free.
+
+    weight_bytes: of the whole model. free: bytes of this rank's GPU.
+    """
+    share = weight_bytes // num_ranks
+    if share <= free:
+        return
+    enough = next((n for n in (1, 2, 4, 8) if weight_bytes / n <= 0.8 * free), None)
+    way_out = f"tensor_parallel_size {enough} would fit" if enough else "more than 8 such GPUs would be needed"
+    raise MemoryBudgetError(
+        f"the weights take {share / _GIB:,.1f} GiB on each of {num_ranks} GPU(s) and {free / _GIB:,.1f} GiB are free: "
+        f"{way_out}; or free the card, or take a smaller model"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
     """One rank's GPU memory in bytes.

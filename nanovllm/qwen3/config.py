@@ -38,6 +38,17 @@ class Qwen3Config:
     attention_bias: bool
     dtype: str | None  # as the checkpoint names it
 
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the whole model; a tied output layer counts once."""
+        heads, kv_heads, d = self.num_attention_heads, self.num_key_value_heads, self.head_dim
+        hidden = self.hidden_size
+        attention = hidden * (2 * heads + 2 * kv_heads) * d + 2 * d  # q, k, v, o; two head norms
+        bias = ((heads + 2 * kv_heads) * d + hidden) if self.attention_bias else 0
+        layer = attention + bias + 3 * hidden * self.intermediate_size + 2 * hidden
+        vocabularies = 1 if self.tie_word_embeddings else 2
+        return self.num_hidden_layers * layer + vocabularies * self.vocab_size * hidden + hidden
+
     @classmethod
     def from_folder(cls, folder: Path) -> "Qwen3Config":
         """Read folder/config.json. Raises CheckpointError if it is missing, malformed, or not a dense Qwen3."""
