@@ -21,6 +21,7 @@ from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.model import Qwen3ForCausalLM
 from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.parallel import TensorParallelGroup, check_divides
+from nanovllm.qwen3.placement import Placement
 from nanovllm.qwen3.sampler import Sampler
 from nanovllm.qwen3.weights import DummyWeights, WeightReader
 
@@ -91,15 +92,9 @@ def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:
     if meter is not None:
         check_weights_fit(plan.model_config.num_parameters * plan.dtype.itemsize, meter.free(), group.size)
     fused = plan.device_type == "cuda" and importlib.util.find_spec("triton") is not None
-    model = Qwen3ForCausalLM(
-        plan.model_config,
-        make_backend(plan.backend.name),
-        plan.dtype,
-        device,
-        plan.max_model_len,
-        group,
-        TritonOps() if fused else TorchOps(),
-    )
+    ops = TritonOps() if fused else TorchOps()
+    placement = Placement(plan.dtype, device, group, ops, make_backend(plan.backend.name))
+    model = Qwen3ForCausalLM(plan.model_config, plan.max_model_len, placement)
     dummy = plan.config.load_format == "dummy"
     weights = DummyWeights(plan.config.seed or 0) if dummy else WeightReader(plan.folder, group.rank == 0)
     model.load(weights)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanovllm.qwen3.parallel import TensorParallelGroup
+from nanovllm.qwen3.placement import Placement
 from nanovllm.qwen3.weights import Shard, Weights, empty_parameter
 
 
@@ -14,16 +14,14 @@ class VocabParallelEmbedding(nn.Module):
     When the ranks do not divide the vocabulary, the rows past its end are zeros and never looked up.
     """
 
-    def __init__(
-        self, vocab_size: int, hidden_size: int, group: TensorParallelGroup, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, vocab_size: int, hidden_size: int, at: Placement) -> None:
         super().__init__()
-        self.group = group
+        self.group = at.group
         self.vocab_size = vocab_size
-        self.num_rows = -(-vocab_size // group.size)
-        self.first_row = group.rank * self.num_rows
+        self.num_rows = -(-vocab_size // at.group.size)
+        self.first_row = at.group.rank * self.num_rows
         self.num_real_rows = max(0, min(self.num_rows, vocab_size - self.first_row))
-        self.weight = empty_parameter(self.num_rows, hidden_size, dtype=dtype, device=device)
+        self.weight = empty_parameter(self.num_rows, hidden_size, dtype=at.dtype, device=at.device)
 
     def load(self, reader: Weights, prefix: str) -> None:
         """Fill this rank's rows from `prefix`.weight [vocab_size, hidden_size]."""

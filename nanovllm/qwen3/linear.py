@@ -4,11 +4,10 @@ A weight is [out_features, in_features]. Column-parallel layers split the output
 layers split the inputs, so each rank has a partial sum and an all-reduce adds them up.
 """
 
-import torch
 from torch import Tensor, nn
 
-from nanovllm.qwen3.ops import TorchOps
-from nanovllm.qwen3.parallel import TensorParallelGroup, kv_head_range, shard_size
+from nanovllm.qwen3.parallel import kv_head_range, shard_size
+from nanovllm.qwen3.placement import Placement
 from nanovllm.qwen3.weights import Shard, Weights, empty_parameter
 
 
@@ -18,20 +17,12 @@ class MergedColumnParallelLinear(nn.Module):
     weight: [sum(out_sizes) / ranks, in_features], this rank's shard of each projection behind each other.
     """
 
-    def __init__(
-        self,
-        in_size: int,
-        out_sizes: list[int],
-        group: TensorParallelGroup,
-        dtype: torch.dtype,
-        device: torch.device,
-        ops: TorchOps | None = None,
-    ) -> None:
+    def __init__(self, in_size: int, out_sizes: list[int], at: Placement) -> None:
         super().__init__()
-        self.ops = ops or TorchOps()
-        self.group = group
-        self.local_sizes = [shard_size(size, group, "output features") for size in out_sizes]
-        self.weight = empty_parameter(sum(self.local_sizes), in_size, dtype=dtype, device=device)
+        self.ops = at.ops
+        self.group = at.group
+        self.local_sizes = [shard_size(size, at.group, "output features") for size in out_sizes]
+        self.weight = empty_parameter(sum(self.local_sizes), in_size, dtype=at.dtype, device=at.device)
 
     def load(self, reader: Weights, prefixes: list[str]) -> None:
         """Fill from one checkpoint tensor a projection, reading only this rank's rows of each."""
@@ -53,27 +44,18 @@ class QKVParallelLinear(nn.Module):
     """
 
     def __init__(
-        self,
-        hidden_size: int,
-        head_dim: int,
-        total_heads: int,
-        total_kv_heads: int,
-        bias: bool,
-        group: TensorParallelGroup,
-        dtype: torch.dtype,
-        device: torch.device,
-        ops: TorchOps | None = None,
+        self, hidden_size: int, head_dim: int, total_heads: int, total_kv_heads: int, bias: bool, at: Placement
     ) -> None:
         super().__init__()
-        self.ops = ops or TorchOps()
+        self.ops = at.ops
         self.head_dim = head_dim
         self.total_heads, self.total_kv_heads = total_heads, total_kv_heads
-        self.num_heads = shard_size(total_heads, group, "attention heads")
-        self.first_head = group.rank * self.num_heads
-        self.first_kv_head, self.num_kv_heads = kv_head_range(total_kv_heads, group)
+        self.num_heads = shard_size(total_heads, at.group, "attention heads")
+        self.first_head = at.group.rank * self.num_heads
+        self.first_kv_head, self.num_kv_heads = kv_head_range(total_kv_heads, at.group)
         rows = (self.num_heads + 2 * self.num_kv_heads) * head_dim
-        self.weight = empty_parameter(rows, hidden_size, dtype=dtype, device=device)
-        self.bias = empty_parameter(rows, dtype=dtype, device=device) if bias else None
+        self.weight = empty_parameter(rows, hidden_size, dtype=at.dtype, device=at.device)
+        self.bias = empty_parameter(rows, dtype=at.dtype, device=at.device) if bias else None
 
     def load(self, reader: Weights, prefixes: tuple[str, str, str]) -> None:
         """Fill from the q, k and v tensors, reading only this rank's heads of each."""
@@ -99,24 +81,14 @@ class RowParallelLinear(nn.Module):
     weight: [out_features, in_features / ranks]. The bias is added once, after the sum.
     """
 
-    def __init__(
-        self,
-        in_size: int,
-        out_size: int,
-        bias: bool,
-        group: TensorParallelGroup,
-        name: str,
-        dtype: torch.dtype,
-        device: torch.device,
-        ops: TorchOps | None = None,
-    ) -> None:
+    def __init__(self, in_size: int, out_size: int, bias: bool, name: str, at: Placement) -> None:
         super().__init__()
-        self.ops = ops or TorchOps()
-        self.group = group
+        self.ops = at.ops
+        self.group = at.group
         self.name = name
-        self.local_size = shard_size(in_size, group, "input features")
-        self.weight = empty_parameter(out_size, self.local_size, dtype=dtype, device=device)
-        self.bias = empty_parameter(out_size, dtype=dtype, device=device) if bias else None
+        self.local_size = shard_size(in_size, at.group, "input features")
+        self.weight = empty_parameter(out_size, self.local_size, dtype=at.dtype, device=at.device)
+        self.bias = empty_parameter(out_size, dtype=at.dtype, device=at.device) if bias else None
 
     def load(self, reader: Weights, prefix: str) -> None:
         """Fill the weight, reading only this rank's columns, and the whole bias."""

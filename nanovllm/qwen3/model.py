@@ -3,14 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from nanovllm.paged_kv.attention import Attention, AttentionBackend
+from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.embedding import ParallelLMHead, VocabParallelEmbedding
 from nanovllm.qwen3.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from nanovllm.qwen3.norm import RMSNorm
-from nanovllm.qwen3.ops import TorchOps
-from nanovllm.qwen3.parallel import TensorParallelGroup
+from nanovllm.qwen3.placement import Placement
 from nanovllm.qwen3.rotary import RotaryAngles, RotaryEmbedding
 from nanovllm.qwen3.weights import Weights
 
@@ -18,29 +17,18 @@ from nanovllm.qwen3.weights import Weights
 class Qwen3Attention(nn.Module):
     """Grouped-query attention with normalised queries and keys (QK norm), over the paged cache."""
 
-    def __init__(
-        self,
-        config: Qwen3Config,
-        name: str,
-        backend: AttentionBackend,
-        ops: TorchOps,
-        group: TensorParallelGroup,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, config: Qwen3Config, name: str, at: Placement) -> None:
         super().__init__()
         hidden, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
         self.head_dim = config.head_dim
-        self.ops = ops
+        self.ops = at.ops
         bias = config.attention_bias
-        self.qkv_proj = QKVParallelLinear(hidden, self.head_dim, heads, kv_heads, bias, group, dtype, device, ops)
+        self.qkv_proj = QKVParallelLinear(hidden, self.head_dim, heads, kv_heads, bias, at)
         self.num_heads, self.num_kv_heads = self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads
-        self.o_proj = RowParallelLinear(
-            heads * self.head_dim, hidden, bias, group, f"{name}.o_proj", dtype, device, ops
-        )
-        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device, ops)
-        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype, device, ops)
-        self.attention = Attention(self.num_heads, self.num_kv_heads, self.head_dim, backend)
+        self.o_proj = RowParallelLinear(heads * self.head_dim, hidden, bias, f"{name}.o_proj", at)
+        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, at)
+        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, at)
+        self.attention = Attention(self.num_heads, self.num_kv_heads, self.head_dim, at.backend)
 
     def load(self, reader: Weights, prefix: str) -> None:
         """Fill from the checkpoint tensors `prefix`.q_proj and so on."""
@@ -59,20 +47,12 @@ class Qwen3Attention(nn.Module):
 class Qwen3MLP(nn.Module):
     """SwiGLU feed-forward: down(silu(gate(x)) * up(x)) (Shazeer, 2020, arXiv:2002.05202)."""
 
-    def __init__(
-        self,
-        config: Qwen3Config,
-        name: str,
-        ops: TorchOps,
-        group: TensorParallelGroup,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, config: Qwen3Config, name: str, at: Placement) -> None:
         super().__init__()
-        self.ops = ops
+        self.ops = at.ops
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_up_proj = MergedColumnParallelLinear(hidden, [inner, inner], group, dtype, device, ops)
-        self.down_proj = RowParallelLinear(inner, hidden, False, group, f"{name}.down_proj", dtype, device, ops)
+        self.gate_up_proj = MergedColumnParallelLinear(hidden, [inner, inner], at)
+        self.down_proj = RowParallelLinear(inner, hidden, False, f"{name}.down_proj", at)
 
     def load(self, reader: Weights, prefix: str) -> None:
         """Fill from `prefix`.gate_proj, up_proj and down_proj."""
@@ -87,22 +67,13 @@ class Qwen3MLP(nn.Module):
 class Qwen3DecoderLayer(nn.Module):
     """Norm, attention, norm, feed-forward; the residual stream travels beside the normalised input."""
 
-    def __init__(
-        self,
-        config: Qwen3Config,
-        index: int,
-        backend: AttentionBackend,
-        ops: TorchOps,
-        group: TensorParallelGroup,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, config: Qwen3Config, index: int, at: Placement) -> None:
         super().__init__()
         name = f"layers.{index}"
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device, ops)
-        self.self_attn = Qwen3Attention(config, f"{name}.self_attn", backend, ops, group, dtype, device)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device, ops)
-        self.mlp = Qwen3MLP(config, f"{name}.mlp", ops, group, dtype, device)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, at)
+        self.self_attn = Qwen3Attention(config, f"{name}.self_attn", at)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, at)
+        self.mlp = Qwen3MLP(config, f"{name}.mlp", at)
 
     def load(self, reader: Weights, prefix: str) -> None:
         """Fill the layer's four parts."""
@@ -125,30 +96,17 @@ class Qwen3DecoderLayer(nn.Module):
 class Qwen3ForCausalLM(nn.Module):
     """Token ids and positions in, hidden states or logits out. One rank's shard of it, for group.size ranks."""
 
-    def __init__(
-        self,
-        config: Qwen3Config,
-        backend: AttentionBackend,
-        dtype: torch.dtype,
-        device: torch.device,
-        max_positions: int,
-        group: TensorParallelGroup | None = None,
-        ops: TorchOps | None = None,
-    ) -> None:
+    def __init__(self, config: Qwen3Config, max_positions: int, at: Placement) -> None:
         super().__init__()
-        group = group or TensorParallelGroup()
-        ops = ops or TorchOps()
         self.config = config
-        self.embed_tokens = VocabParallelEmbedding(config.vocab_size, config.hidden_size, group, dtype, device)
-        self.decoder_layers = [
-            Qwen3DecoderLayer(config, i, backend, ops, group, dtype, device) for i in range(config.num_hidden_layers)
-        ]
+        self.embed_tokens = VocabParallelEmbedding(config.vocab_size, config.hidden_size, at)
+        self.decoder_layers = [Qwen3DecoderLayer(config, i, at) for i in range(config.num_hidden_layers)]
         self.layers = nn.ModuleList(self.decoder_layers)
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device, ops)
-        self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size, group, dtype, device)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, at)
+        self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size, at)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
-        self.rotary = RotaryEmbedding(config, max_positions, device)
+        self.rotary = RotaryEmbedding(config, max_positions, at.device)
 
     @torch.no_grad()
     def load(self, reader: Weights) -> None:

@@ -1,22 +1,19 @@
 """RMSNorm, alone and together with the residual addition before it."""
 
-import torch
 from torch import Tensor, nn
 
-from nanovllm.qwen3.ops import TorchOps
+from nanovllm.qwen3.placement import Placement
 from nanovllm.qwen3.weights import Weights, empty_parameter
 
 
 class RMSNorm(nn.Module):
     """RMSNorm over the last dimension of size `size`; `TorchOps.rms_norm` is its definition."""
 
-    def __init__(
-        self, size: int, eps: float, dtype: torch.dtype, device: torch.device, ops: TorchOps | None = None
-    ) -> None:
+    def __init__(self, size: int, eps: float, at: Placement) -> None:
         super().__init__()
         self.eps = eps
-        self.ops = ops or TorchOps()
-        self.weight = empty_parameter(size, dtype=dtype, device=device)
+        self.ops = at.ops
+        self.weight = empty_parameter(size, dtype=at.dtype, device=at.device)
 
     def load(self, reader: Weights, prefix: str) -> None:
         """Fill the weight [size] from `prefix`.weight."""

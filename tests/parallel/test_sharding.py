@@ -10,12 +10,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from nanovllm.errors import CollectiveError, ConfigError
-from nanovllm.paged_kv.backends.torch_backend import TorchBackend
 from nanovllm.paged_kv.batch import prepare, to_device
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.distributed import CollectiveRecorder, DistributedGroup
 from nanovllm.qwen3.model import Qwen3ForCausalLM
 from nanovllm.qwen3.parallel import CollectiveRecord, TensorParallelGroup, check_divides
+from nanovllm.qwen3.placement import Placement
 from nanovllm.qwen3.weights import WeightReader
 from nanovllm.scheduler.sequence import ScheduledSlice
 from parallel.leftovers import State
@@ -35,7 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def build(folder: Path, group: TensorParallelGroup) -> tuple[Qwen3ForCausalLM, WeightReader]:
     config = Qwen3Config.from_folder(folder)
-    model = Qwen3ForCausalLM(config, TorchBackend(), torch.float32, CPU, 64, group)
+    model = Qwen3ForCausalLM(config, 64, Placement(group=group))
     reader = WeightReader(folder)
     model.load(reader)
     return model, reader

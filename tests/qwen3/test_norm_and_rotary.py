@@ -11,6 +11,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, Qwen3RotaryEm
 
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.norm import RMSNorm
+from nanovllm.qwen3.placement import Placement
 from nanovllm.qwen3.rotary import RotaryEmbedding, apply_rotary
 
 CPU = torch.device("cpu")
@@ -23,7 +24,7 @@ def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 
 def norms(size: int, dtype: torch.dtype, eps: float = 1e-6) -> tuple[RMSNorm, Qwen3RMSNorm]:
     """The engine's and transformers', with the same weight."""
-    ours, theirs = RMSNorm(size, eps, dtype, CPU), Qwen3RMSNorm(size, eps).to(dtype)
+    ours, theirs = RMSNorm(size, eps, Placement(dtype)), Qwen3RMSNorm(size, eps).to(dtype)
     weight = (1 + 0.3 * normal(size, seed=9)).to(dtype)
     ours.weight.copy_(weight)
     theirs.weight.data.copy_(weight)
@@ -54,7 +55,7 @@ def test_rms_norm_leaves_its_input_untouched(dtype: torch.dtype) -> None:
 
 def test_rms_norm_of_known_numbers() -> None:
     """[1, 2, 3, 4] has a mean square of 7.5."""
-    norm = RMSNorm(4, 0.0, torch.float32, CPU)
+    norm = RMSNorm(4, 0.0, Placement())
     norm.weight.copy_(torch.tensor([1.0, 1.0, 2.0, 1.0]))
     wanted = torch.tensor([1.0, 2.0, 6.0, 4.0]) / 7.5**0.5
     torch.testing.assert_close(norm(torch.tensor([1.0, 2.0, 3.0, 4.0])), wanted)
