@@ -102,7 +102,9 @@ class LLMEngine:
         self._event("schedule")
         schedule = self.last_schedule = self.policy(self.scheduler) if self.policy else self.scheduler.schedule()
         try:
-            self._event("run")
+            if self.on_event is not None:
+                self._event("run")  # whose hook may cancel requests of this very step
+                schedule = self.last_schedule = schedule.without_finished()
             token_ids = self._run(schedule)
             self._event("postprocess")
         except BaseException:

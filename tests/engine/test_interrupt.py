@@ -308,6 +308,41 @@ def test_abort_inside_a_step(
         assert_idle(llm)
 
 
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 8, 12, 17])
+@pytest.mark.parametrize("event", ["begin", "schedule", "run", "postprocess", "end"])
+def test_abort_in_a_hook(tiny: Path, judge: Any, prompts: Prompts, expected: Prompts, step: int, event: str) -> None:
+    """Cancelled between any two parts of a step, also when it was scheduled and has not run yet."""
+    with make_llm(tiny, **TIGHT) as llm:
+        ids = [llm.add_request(p, greedy(14)) for p in prompts]
+        seen: list[str] = []
+
+        def hook(name: str) -> None:
+            seen.append(name)
+            if name == event and seen.count(name) == step:
+                llm.abort(ids[0])
+                llm.abort(ids[3])
+
+        llm.on_event = hook
+        outputs = run_to_end(llm)
+        rest = [n for n in range(len(prompts)) if n not in (0, 3)]
+        assert_same_greedy(
+            judge, [prompts[n] for n in rest], [expected[n] for n in rest], [outputs[ids[n]].token_ids for n in rest]
+        )
+        assert_idle(llm)
+
+
+def test_abort_of_a_whole_scheduled_batch(llm: LLM, prompts: Prompts) -> None:
+    for prefill in (True, False):
+        ids = [llm.add_request(p, greedy(14)) for p in prompts[:3]]
+        if not prefill:
+            llm.step()
+        llm.on_event = lambda name: [llm.abort(i) for i in ids if name == "run"]  # noqa: B023
+        step = llm.step()
+        assert (step.num_seqs, step.num_tokens, step.new_tokens, step.finished) == (0, 0, [], [])
+        llm.on_event = None
+        assert_idle(llm)
+
+
 @pytest.mark.parametrize("which", [[1], [0, 1, 2]])
 def test_abort_of_a_request_that_generate_waits_for(
     llm: LLM, prompts: Prompts, expected: Prompts, which: list[int]

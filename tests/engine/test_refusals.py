@@ -99,9 +99,7 @@ def test_a_pool_without_room_for_one_block(tiny: Path) -> None:
 
 
 def test_a_pool_larger_than_the_machine(tiny: Path) -> None:
-    with pytest.raises(
-        MemoryBudgetError, match=r"num_kvcache_blocks 1,000,000,000,000 would take .* GiB"
-    ):
+    with pytest.raises(MemoryBudgetError, match=r"num_kvcache_blocks 1,000,000,000,000 would take .* GiB"):
         make_llm(tiny, num_kvcache_blocks=10**12)
 
 
