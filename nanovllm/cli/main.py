@@ -47,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name in COMMANDS:
         import_module(f"nanovllm.cli.{name}").add_parser(commands)
     import_module("nanovllm.trace.command").add_parser(commands)
+    import_module("nanovllm.serve.command").add_parser(commands)
     return parser
 
 

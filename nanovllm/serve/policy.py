@@ -27,8 +27,7 @@ from dataclasses import dataclass, field
 
 from nanovllm.checks import check_int
 from nanovllm.errors import ConfigError
-from nanovllm.scheduler import Schedule, Scheduler, Sequence
-from nanovllm.scheduler.scheduler import Decision, DecisionKind
+from nanovllm.scheduler import Decision, DecisionKind, Schedule, Scheduler, Sequence
 
 
 @dataclass(slots=True)

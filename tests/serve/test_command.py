@@ -1,0 +1,78 @@
+"""`nanovllm serve` as a process: it says where it listens, and SIGTERM in the middle of an answer drains it."""
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from nanovllm.cli.main import main
+from nanovllm.errors import ConfigError
+from nanovllm.serve.settings import ServeSettings
+
+
+def test_sigterm_lets_a_running_stream_finish(tiny: Path) -> None:
+    command = [sys.executable, "-m", "nanovllm", "serve", "--model", str(tiny), "--port", "0", "--json"]
+    limits = ["--max-model-len", "512", "--num-kvcache-blocks", "8", "--device", "cpu"]
+    with subprocess.Popen([*command, *limits], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["url"]
+            body = {"prompt": "hello", "max_tokens": 300, "temperature": 0, "ignore_eos": True, "stream": True}
+            with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30) as response:
+                lines = response.iter_lines()
+                next(lines)
+                process.send_signal(signal.SIGTERM)
+                rest = [line for line in lines if line]
+            assert rest[-1] == "data: [DONE]"
+            assert json.loads(rest[-2][6:])["choices"][0]["finish_reason"] == "length"
+            _, complaint = process.communicate(timeout=20)
+            assert process.returncode == 0, complaint
+            assert complaint == ""
+        finally:
+            process.kill()
+
+
+def test_a_port_in_use_is_a_sentence(tiny: Path, start: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    port = start().url.rsplit(":", 1)[1]
+    code = main(["serve", "--model", str(tiny), "--port", port, "--num-kvcache-blocks", "4", "--device", "cpu"])
+    assert code == 2
+    assert f"cannot listen on 127.0.0.1 port {port}" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
+    assert main(["serve"]) == 2
+    assert 'uvicorn not installed: a server needs pip install "nanovllm[serve]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"port": 70_000}, "port must be between 0 and 65,535"),
+        ({"max_queue": -1}, "max_queue must be at least 0"),
+        ({"request_timeout": 0}, "request_timeout must be a number above 0"),
+        ({"api_key": ""}, "api_key is empty"),
+        ({"max_prefill_tokens": 0}, "max_prefill_tokens must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        ServeSettings(**wrong)
+
+
+def test_it_binds_to_loopback_unless_told_otherwise() -> None:
+    assert ServeSettings().host == "127.0.0.1"
+
+
+def test_no_thread_is_left(start: Any) -> None:
+    assert start().url
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("engine") == 1
