@@ -36,13 +36,18 @@ def resolve_checkpoint(model: str) -> Path:
 
 
 def eos_token_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
-    """The ids that end a completion: generation_config.json's, else config.json's, and always the tokenizer's own."""
+    """The ids that end a completion: generation_config.json's, else config.json's, and always the tokenizer's own.
+
+    Raises CheckpointError when the file is damaged or the ids are no token ids.
+    """
     found: list[int] = []
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         value = _read_object(path).get("eos_token_id") if path.exists() else None
         if value is not None:
             found += value if isinstance(value, list) else [value]
+            if any(type(token_id) is not int or token_id < 0 for token_id in found):
+                raise CheckpointError(f"{path}: eos_token_id must be a token id or a list of them, not {value!r}")
             break
     own = getattr(tokenizer, "eos_token_id", None)
     return frozenset(found if own is None else [*found, own])

@@ -1,6 +1,7 @@
 """The published config.json of a Qwen3 checkpoint, in the schema of transformers 4 or 5, checked and normalised."""
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,15 +87,24 @@ class Qwen3Config:
             )
         except KeyError as e:
             raise CheckpointError(f"config.json lacks {e.args[0]!r}, which every Qwen3 checkpoint has") from None
-        except (TypeError, ValueError) as e:
+        except CheckpointError:  # a ValueError too, with its own sentence
+            raise
+        except (TypeError, ValueError, OverflowError) as e:
             raise CheckpointError(f"config.json holds a value of the wrong type: {e}") from None
-        config._check_heads()
+        config._check_sizes()
         return config
 
-    def _check_heads(self) -> None:
-        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads"):
-            if getattr(self, name) < 1:
-                raise CheckpointError(f"config.json: {name} must be at least 1, not {getattr(self, name)}")
+    def _sizes(self) -> list[tuple[str, int]]:
+        names = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"]
+        names += ["num_key_value_heads", "head_dim", "max_position_embeddings"]
+        return [(name, getattr(self, name)) for name in names]
+
+    def _check_sizes(self) -> None:
+        for name, value in self._sizes():
+            if value < 1:
+                raise CheckpointError(f"config.json: {name} must be at least 1, not {value}")
+        if not 0 < self.rope_theta < math.inf:
+            raise CheckpointError(f"config.json: rope_theta must be a number above 0, not {self.rope_theta:g}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise CheckpointError(
                 f"config.json: num_attention_heads {self.num_attention_heads} is not a multiple of "
@@ -106,9 +116,9 @@ class Qwen3Config:
 
 def _refuse_unsupported(raw: dict[str, Any]) -> None:
     """Name the first thing in the config that this engine would compute wrongly."""
-    model_type = raw.get("model_type")
-    if model_type != "qwen3":
-        named = ", ".join(raw.get("architectures") or []) or "unknown"
+    model_type, architectures = raw.get("model_type"), raw.get("architectures") or []
+    if model_type != "qwen3" or (architectures and "Qwen3ForCausalLM" not in architectures):
+        named = ", ".join(map(str, architectures)) or "unknown"
         raise CheckpointError(
             f"this engine runs dense Qwen3 checkpoints only; this one is model_type {model_type!r} ({named})"
         )

@@ -125,11 +125,15 @@ class Recorder:
     def _run(self) -> None:
         """The batch is chosen and its blocks are reserved."""
         self._scheduled = capture(self.engine.scheduler, previous=self._before)
+        self._note_batch()
+
+    def _note_batch(self) -> None:
         schedule = self.engine.last_schedule
         self._rows = [s.seq_id for s in schedule.seqs] if schedule else []
         self._is_prefill = bool(schedule and schedule.is_prefill)
 
     def _end(self) -> None:
+        self._note_batch()  # again: another hook may have cancelled requests before they ran
         scheduler = self.engine.scheduler
         leavers = [s for i, s in self._live.items() if i not in scheduler.sequences and i in self._scheduled.tables]
         after = capture(scheduler, leavers, previous=self._scheduled)

@@ -370,3 +370,11 @@ def test_a_damaged_side_file(tmp_path: Path, name: str, text: str) -> None:
     (folder / name).write_text(text, encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"download the checkpoint again"):
         make_llm(folder)
+
+
+@pytest.mark.parametrize("ids", ['"x"', "true", "-1", "[1, [2]]", "1.5"])
+def test_end_of_sequence_ids_that_are_none(tmp_path: Path, ids: str) -> None:
+    folder = write_checkpoint(tmp_path, tokenizer=True)
+    (folder / "generation_config.json").write_text(f'{{"eos_token_id": {ids}}}', encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: eos_token_id must be a token id or a list"):
+        make_llm(folder)

@@ -101,6 +101,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1, not 0"),
     ({"vocab_size": -1}, "vocab_size must be at least 1, not -1"),
     ({"head_dim": 15}, "head_dim must be even .* not 15"),
+    ({"num_attention_heads": 0}, "num_attention_heads must be at least 1, not 0"),
+    ({"head_dim": -2}, "head_dim must be at least 1, not -2"),
+    ({"max_position_embeddings": 0}, "max_position_embeddings must be at least 1, not 0"),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": -1}}, "rope_theta must be a number above 0, not -1"),
+    ({"architectures": ["LlamaForCausalLM"]}, r"dense Qwen3.*'qwen3' \(LlamaForCausalLM\)"),
+    ({"architectures": ["Qwen3ForSequenceClassification"]}, r"\(Qwen3ForSequenceClassification\)"),
+    ({"rope_parameters": {"rope_type": "linear"}}, "^rope type 'linear' is not supported"),
     ({"hidden_size": "wide"}, "wrong type"),
     ({"hidden_size": None}, "wrong type"),
 ]

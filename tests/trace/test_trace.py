@@ -189,6 +189,20 @@ def test_callbacks_are_kept_and_put_back(llm: LLM) -> None:
         llm.on_event = None
 
 
+def test_a_request_cancelled_by_another_hook_after_it_was_scheduled(llm: LLM) -> None:
+    """The record's rows are those that ran, and nothing breaks."""
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    ids = [llm.add_request([5 + i, 6, 7], params) for i in range(3)]
+    llm.on_event = lambda name: llm.abort(ids[1]) if name == "run" else None
+    try:
+        with Recorder(llm) as recorder:
+            while not llm.is_finished():
+                llm.step()
+    finally:
+        llm.on_event = None
+    assert all(record.tensors.rows == [ids[0], ids[2]] for record in (recorder.trace[i] for i in range(4)))
+
+
 def test_a_failed_step_leaves_no_record(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     with Recorder(llm) as recorder:
         llm.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
