@@ -6,7 +6,8 @@ deques and the decisions).
 
 from nanovllm.scheduler.ahead import mark_in_flight, schedule_ahead, slice_ahead
 from nanovllm.scheduler.block_manager import Block, BlockManager
-from nanovllm.scheduler.scheduler import Decision, DecisionKind, Schedule, Scheduler
+from nanovllm.scheduler.decisions import Decision, DecisionKind
+from nanovllm.scheduler.scheduler import Schedule, Scheduler
 from nanovllm.scheduler.sequence import FinishReason, ScheduledSlice, Sequence, SequenceStatus
 
 __all__ = [
