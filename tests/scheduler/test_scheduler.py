@@ -363,7 +363,7 @@ def test_each_decision_says_why_with_its_numbers() -> None:
     driver.begin()
     assert driver.reasons == [
         "request 1 not admitted: needs 2 blocks, 1 free",
-        "1 running requests decode one token each: the request at the head of the queue must wait",
+        "1 running request decodes one token each: the request at the head of the queue must wait",
     ]
     driver.end()
     driver.step()
@@ -390,7 +390,7 @@ def test_hits_limits_and_preemptions_are_reasons_too() -> None:
     driver.end()
     driver.begin()
     assert driver.reasons[0] == (
-        "request 1 admitted: 1 of 1 tokens to compute, 4 found in the prefix cache, 3 blocks held"
+        "request 1 admitted: 1 of 1 token to compute, 4 found in the prefix cache, 3 blocks held"
     )
 
 
