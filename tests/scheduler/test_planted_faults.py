@@ -50,7 +50,7 @@ def test_the_tenfold_shrunk_trace_is_minimal_in_words() -> None:
     text = explain(small)
     assert "expected: request 1 computes at least one token and at most those not cached" in text
     assert "actual:   0 are scheduled while 1 of 1 are cached" in text
-    assert "step 0: request 0 admitted: 1 of 1 tokens to compute" in text
+    assert "step 0: request 0 admitted: 1 of 1 token to compute" in text
 
 
 def test_exceptions_of_the_code_under_test_become_failures() -> None:
