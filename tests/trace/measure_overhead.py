@@ -1,7 +1,7 @@
 """How much a recorder costs: `python tests/trace/measure_overhead.py [--steps 1000] [--requests 64] [--rounds 3]`.
 
-The same greedy run with and without a recorder, in turn, so that both meet the same machine. Prints the extra time and
-the size of the saved trace. No test asserts the time: it depends on what else runs.
+The same greedy run with and without a recorder, in turn, so that both meet the same machine. Prints the extra CPU time
+of this process and the size of the saved trace. No test asserts the time: it depends on what else runs.
 """
 
 import argparse
@@ -14,18 +14,18 @@ from nanovllm.trace import Recorder, Trace
 
 
 def run(llm: LLM, steps: int, requests: int, recorder: Recorder | None) -> float:
-    """Seconds of `steps` steps with `requests` requests at a time; one that ends is replaced by the next."""
+    """CPU seconds of `steps` steps with `requests` requests at a time; one that ends is replaced by the next."""
     params = SamplingParams(temperature=0, max_tokens=160, ignore_eos=True)
     number = 0
     if recorder is not None:
         recorder.attach()
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(steps):
         while len(llm.scheduler.sequences) < requests:
             llm.add_request([2 + (number * 7 + i) % 500 for i in range(20 + number % 30)], params)
             number += 1
         llm.step()
-    spent = time.perf_counter() - started
+    spent = time.process_time() - started
     if recorder is not None:
         recorder.detach()
     for request_id in list(llm.scheduler.sequences):
@@ -61,7 +61,7 @@ def main() -> None:
         watched.append(run(llm, args.steps, args.requests, recorder))
         trace = recorder.trace
         extra = watched[-1] / plain[-1] - 1
-        print(f"round {number + 1}: {plain[-1]:.2f} s without, {watched[-1]:.2f} s with a recorder: {extra:+.1%}")
+        print(f"round {number + 1}: {plain[-1]:.2f} s CPU without, {watched[-1]:.2f} s with a recorder: {extra:+.1%}")
     extra = min(watched) / min(plain) - 1
     assert trace is not None
     print(f"best of {args.rounds}: {extra:+.1%} time, {saved_bytes(trace) / 1e6:.2f} MB for {len(trace)} steps")
