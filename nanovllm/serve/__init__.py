@@ -1,6 +1,7 @@
 """Part 4, the online wrapper: an OpenAI-compatible server around the engine. Needs the extra `serve`.
 
 policy.py        which step comes next when arrivals never end: the longest gap between two tokens is bounded
+encoder.py       text becomes tokens, in a thread of its own
 detokenizer.py   tokens become text piece by piece, never half a character; stop strings
 ticket.py        one request on its way through the server, and what it is told
 engine_loop.py   the thread that owns the engine
@@ -8,5 +9,5 @@ service.py       the asyncio side of it: admission, deadlines, draining
 protocol.py      OpenAI's request and response bodies
 metrics.py       what Prometheus reads
 app.py           the routes; server.py: sockets and signals; command.py: `nanovllm serve`
-load.py          the load generator
+load.py          the load generator; load_report.py: its figures
 """

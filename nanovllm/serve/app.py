@@ -1,5 +1,6 @@
 """The routes. Everything they do with the engine goes through `Service`."""
 
+import asyncio
 import hmac
 import json
 import uuid
@@ -10,16 +11,18 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nanovllm import __version__
 from nanovllm.serve.errors import ApiError
 from nanovllm.serve.protocol import Answer, Ask, parse_body
-from nanovllm.serve.service import Piece, Service
+from nanovllm.serve.service import CLIENT_LEFT, Piece, Service
 from nanovllm.serve.settings import ServeSettings
 from nanovllm.serve.ticket import Ticket
 
 MAX_HEADER_BYTES = 16 * 1024
+BODY_SECONDS = 30
 
 
 def create_app(service: Service) -> FastAPI:
@@ -29,7 +32,7 @@ def create_app(service: Service) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.engine.start()
         yield
-        await service.engine.stop()
+        await service.close()
 
     app = FastAPI(title="nanovllm", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_exception_handler(ApiError, _on_api_error)
@@ -129,13 +132,20 @@ class HeaderLimit:
 
 
 async def read_body(request: Request, settings: ServeSettings) -> bytes:
-    """The body, or ApiError 413 as soon as it is known to be too large."""
+    """The body, or ApiError: 413 as soon as it is known to be too large, 408 when it does not come."""
     limit = settings.max_body_bytes
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise ApiError(413, f"the body is larger than {limit:,} bytes: send a shorter prompt", "body_too_large")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    sentence = f"the body is larger than {limit:,} bytes: send a shorter prompt"
+                    raise ApiError(413, sentence, "body_too_large")
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {BODY_SECONDS} s", "body_timeout") from None
+    except ClientDisconnect:
+        raise ApiError(CLIENT_LEFT, "the client left while it sent its body") from None
     return bytes(body)
 
 

@@ -8,7 +8,6 @@ import asyncio
 import queue
 import threading
 from dataclasses import dataclass
-from typing import Any
 
 from nanovllm.engine.llm import LLM
 from nanovllm.engine.outputs import StepOutput
@@ -143,23 +142,14 @@ class EngineLoop:
             self._tell(ticket, Failed(ApiError(503, f"the engine cannot go on: {self.broken}", "engine_error")))
             return
         try:
-            prompt = ticket.prompt if ticket.messages is None else self._render(ticket.messages)
-            token_ids, params = self.llm.check_request(prompt if prompt is not None else "", ticket.params)
-            ticket.request_id = self.llm.add_request(token_ids, params)
+            ticket.request_id = self.llm.add_request(ticket.prompt, ticket.params)
         except RequestError as refusal:
             self._tell(ticket, Failed(ApiError(400, str(refusal), "invalid_value")))
-        except Exception as error:  # a broken engine, or a chat template that raises
-            status = 503 if isinstance(error, NanoVLLMError) else 400
-            self._tell(ticket, Failed(ApiError(status, f"{type(error).__name__}: {error}")))
+        except NanoVLLMError as error:  # the engine is closed
+            self._tell(ticket, Failed(ApiError(503, str(error), "engine_error")))
         else:
             self._tickets[ticket.request_id] = ticket
-            self._tell(ticket, Accepted(len(token_ids)))
-
-    def _render(self, messages: list[dict[str, str]]) -> Any:
-        tokenizer = self.llm.tokenizer
-        if tokenizer is None or not getattr(tokenizer, "chat_template", None):
-            raise RequestError("this checkpoint has no chat template: use /v1/completions with your own prompt format")
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            self._tell(ticket, Accepted(len(ticket.prompt)))
 
     def _abort(self, ticket: Ticket, last: Event) -> None:
         if ticket.request_id is None or self._tickets.pop(ticket.request_id, None) is None:

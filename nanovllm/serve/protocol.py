@@ -10,8 +10,8 @@ from nanovllm.engine.requests import Prompt
 from nanovllm.errors import RequestError
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.serve.errors import ApiError
-from nanovllm.serve.ticket import ChatMessages
 
+ChatMessages = list[dict[str, str]]
 DEFAULT_MAX_TOKENS = {"completions": 16, "chat": 256}
 _SAMPLING = ("temperature", "top_p", "top_k", "seed", "ignore_eos", "stop_token_ids")
 _OURS = {"model", "stream", "stream_options", "stop", "timeout", "max_tokens", *_SAMPLING}

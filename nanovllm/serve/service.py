@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from nanovllm.engine.llm import LLM
 from nanovllm.errors import ConfigError
 from nanovllm.serve.detokenizer import Detokenizer, StopStrings
+from nanovllm.serve.encoder import Encoder
 from nanovllm.serve.engine_loop import EngineLoop
 from nanovllm.serve.errors import ApiError
 from nanovllm.serve.metrics import ServerMetrics
@@ -43,7 +44,8 @@ class Service:
         self.metrics = ServerMetrics(self.engine)
         self.open: set[Ticket] = set()  # accepted here and not ended
         self.is_draining = False
-        self._tokenizer = copy.deepcopy(llm.tokenizer)  # the engine's own belongs to its thread
+        self._tokenizer = copy.deepcopy(llm.tokenizer)  # for text from tokens; the engine's own belongs to its thread
+        self._encoder = Encoder(llm.tokenizer)
         self._max_open = llm.config.max_num_seqs + settings.max_queue
         self._all_ended = asyncio.Event()
 
@@ -56,7 +58,7 @@ class Service:
         queue is full, 503 while draining.
         """
         self._check_room()
-        ticket = Ticket(ask.prompt, ask.messages, ask.params, self._ended)
+        ticket = Ticket([], ask.params, self._ended)
         seconds = min(ask.timeout or self.settings.request_timeout, self.settings.request_timeout)
         late = ApiError(504, f"the request did not finish within its deadline of {seconds:g} s", "deadline")
         loop = asyncio.get_running_loop()
@@ -65,7 +67,7 @@ class Service:
             loop.create_task(self._watch(ticket, until_gone)),
         ]
         self.open.add(ticket)
-        self.engine.submit(ticket)
+        await self._submit(ticket, ask)
         match await ticket.events.get():
             case Accepted(num_prompt_tokens):
                 self.metrics.prompt_tokens.inc(num_prompt_tokens)
@@ -74,6 +76,20 @@ class Service:
                 raise error
             case other:
                 raise RuntimeError(f"the first event of a request was {other!r}")
+
+    async def _submit(self, ticket: Ticket, ask: Ask) -> None:
+        """Encode and hand over, unless the request was interrupted or draining began meanwhile."""
+        try:
+            ticket.prompt = await self._encoder.encode(ask)
+        except ApiError as refusal:
+            ticket.deliver(Failed(refusal))
+            return
+        if ticket.interrupted:
+            ticket.deliver(Finished("abort"))
+        elif self.is_draining:
+            ticket.deliver(Failed(self._draining()))
+        else:
+            self.engine.submit(ticket)
 
     def _check_room(self) -> None:
         wait = self.settings.retry_after
@@ -146,6 +162,11 @@ class Service:
                 self.engine.cancel(ticket)
 
     # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End both threads; what is still open fails."""
+        self._encoder.close()
+        await self.engine.stop()
 
     async def drain(self) -> int:
         """Refuse new and waiting requests, let running ones finish; returns how many were cut off at drain_timeout."""

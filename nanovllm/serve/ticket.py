@@ -8,8 +8,6 @@ from nanovllm.engine.requests import Prompt
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.serve.errors import ApiError
 
-ChatMessages = list[dict[str, str]]
-
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -54,14 +52,13 @@ LastEvent = Finished | Failed
 class Ticket:
     """A request between the two sides. The asyncio side makes it; the engine's thread alone touches `request_id`.
 
-    prompt: text, token ids, or the messages of a chat, which the engine's thread puts through the chat template.
+    prompt: token ids, in the form that the client sent or that the encoder made.
     events: what the engine's thread has told so far; the last one is Finished or Failed, and comes exactly once.
     on_end: called on the asyncio side when that last event arrives.
     guards: timers and tasks that watch over the request; cancelled when it ends.
     """
 
-    prompt: Prompt | None
-    messages: ChatMessages | None
+    prompt: Prompt
     params: SamplingParams
     on_end: Callable[["Ticket", LastEvent], None]
     events: "asyncio.Queue[Event]" = field(default_factory=asyncio.Queue)

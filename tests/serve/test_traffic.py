@@ -131,7 +131,7 @@ def test_random_disconnects_lose_nothing_and_answer_nobody_twice(server: Backgro
         for sample in family.samples
         if sample.name.endswith("_total")
     }
-    assert set(ended) <= {"length", "abort"}
+    assert set(ended) <= {"length", "abort", "499"}  # 499: gone before its body was read
     # A client may give up before its request was read, so that the server never saw it.
     assert outcomes["stay"] <= ended["length"]
     assert 200 - outcomes["cancel"] <= sum(ended.values()) <= 200
