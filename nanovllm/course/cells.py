@@ -1,0 +1,49 @@
+"""Cells to paste: what a check did, as Python that does it again with the learner's file."""
+
+import re
+import textwrap
+from typing import Any
+
+from nanovllm.course.exercise import Example, Exercise
+from nanovllm.course.oracle import Trace, render_cell
+
+_IMPORTS = {
+    "SamplingParams": "from nanovllm.sampling_params import SamplingParams",
+    "BlockManager": "nanovllm.scheduler",
+    "Scheduler": "nanovllm.scheduler",
+    "Sequence": "nanovllm.scheduler",
+    "block_manager": "nanovllm.scheduler",
+}
+
+
+def names_for_examples() -> dict[str, Any]:
+    """What the code of an example may use."""
+    from nanovllm.sampling_params import SamplingParams
+    from nanovllm.scheduler import BlockManager, Scheduler, Sequence, block_manager
+
+    return {
+        "SamplingParams": SamplingParams,
+        "BlockManager": BlockManager,
+        "Scheduler": Scheduler,
+        "Sequence": Sequence,
+        "block_manager": block_manager,
+    }
+
+
+def example_cell(exercise: Exercise, example: Example, impl: str) -> str:
+    """The example in the running engine with the functions of `impl` swapped in."""
+    used = [name for name in _IMPORTS if re.search(rf"(?<![.\w]){name}\b", example.code)]
+    lines = ["from nanovllm.course import swap"]
+    if "SamplingParams" in used:
+        lines.append(_IMPORTS["SamplingParams"])
+    from_scheduler = [name for name in used if name != "SamplingParams"]
+    if from_scheduler:
+        lines.append(f"from nanovllm.scheduler import {', '.join(from_scheduler)}")
+    body = textwrap.indent(example.code, "    ")
+    return "\n".join([*lines, "", f'with swap("{exercise.number}", {impl!r}):', body, "result"])
+
+
+def trace_cell(exercise: Exercise, trace: Trace, impl: str) -> str:
+    """The trace, played with the functions of `impl` swapped in."""
+    call = f'with swap("{exercise.number}", {impl!r}):\n    run_trace(trace)'
+    return render_cell(trace, setup="from nanovllm.course import swap", call=call).rstrip()

@@ -1,0 +1,161 @@
+"""What a report is worth: compared here, away from the learner's code, with answers worked out independently."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from nanovllm.course.cells import example_cell, trace_cell
+from nanovllm.course.checks import Report
+from nanovllm.course.diagnose import Finding, same_bug
+from nanovllm.course.exercise import Exercise, Group
+from nanovllm.course.oracle import Trace, random_trace, reference
+from nanovllm.course.plain import trace_from
+from nanovllm.course.words import think_of
+
+
+@dataclass(slots=True)
+class Failure:
+    """Why a group was not earned. think: what to think about next; cell: Python to paste that shows it again."""
+
+    think: str
+    expected: str
+    actual: str
+    history: list[str] = field(default_factory=list)
+    cell: str = ""
+    not_done: bool = False
+
+
+@dataclass(slots=True)
+class GroupGrade:
+    """One behaviour group."""
+
+    name: str
+    points: int
+    earned: int
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class Grade:
+    """What an exercise came to. status: "done", "partial", "failed", "todo" (not begun) or "void" (see reason)."""
+
+    number: str
+    name: str
+    title: str
+    points: int
+    earned: int
+    status: str
+    reason: str = ""
+    groups: list[GroupGrade] = field(default_factory=list)
+    bug: str = ""  # the planted bug that behaves the same
+    calls: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def void(exercise: Exercise, reason: str) -> Grade:
+    """No points, for a reason that concerns the whole exercise."""
+    return Grade(exercise.number, exercise.name, exercise.title, exercise.points, 0, "void", reason)
+
+
+def judge(exercise: Exercise, report: Report, impl: str) -> Grade:
+    """The grade for a report of `checks.observe`. impl: what the cells to paste should swap in."""
+    if "stuck" in report:
+        return _stuck(exercise, report["stuck"], impl)
+    if len(report["groups"]) != len(exercise.groups):
+        return void(exercise, "the report of its checks is incomplete")
+    groups, findings = [], []
+    for group, seen in zip(exercise.groups, report["groups"], strict=True):
+        failure, finding = _first_failure(exercise, group, seen, impl)
+        groups.append(GroupGrade(group.name, group.points, 0 if failure else group.points, failure))
+        findings += [finding] if finding else []
+    calls = {name: int(report["calls"].get(name, 0)) for name, _ in exercise.pieces}
+    never = [name for name, count in calls.items() if not count]
+    if never and not any(group.failure for group in groups):
+        return void(exercise, f"the checks never reached your {' and '.join(never)}: was another function in the way?")
+    earned = sum(group.earned for group in groups)
+    failures = [group.failure for group in groups if group.failure]
+    if not failures:
+        status = "done"
+    elif not earned and all(failure.not_done for failure in failures):
+        status = "todo"
+    else:
+        status = "partial" if earned else "failed"
+    grade = Grade(exercise.number, exercise.name, exercise.title, exercise.points, earned, status, "", groups)
+    grade.calls = calls
+    examples = [seen["examples"] for seen in report["groups"]]
+    grade.bug = same_bug(exercise, examples, findings)
+    return grade
+
+
+def _stuck(exercise: Exercise, where: dict[str, Any], impl: str) -> Grade:
+    group = exercise.groups[int(where["group"])]
+    grade = void(exercise, f'"{group.name}" did not come to an end: is there a loop whose condition never changes?')
+    if where["example"] is not None:
+        example = group.examples[int(where["example"])]
+        failure = Failure(group.think, json.dumps(example.expected), "no answer in time")
+        failure.cell = example_cell(exercise, example, impl)
+        grade.groups = [GroupGrade(group.name, group.points, 0, failure)]
+    return grade
+
+
+def _first_failure(
+    exercise: Exercise, group: Group, seen: dict[str, Any], impl: str
+) -> tuple[Failure | None, Finding | None]:
+    if len(seen["examples"]) != len(group.examples):
+        return Failure(group.think, "a result of each example", "some are missing"), None
+    for example, observed in zip(group.examples, seen["examples"], strict=True):
+        expected = json.dumps(example.expected, sort_keys=True)
+        if observed.get("value") == expected:
+            continue
+        actual = str(next(iter(observed.values())))
+        failure = Failure(group.think, expected, actual, not_done="not_done" in observed)
+        failure.cell = example_cell(exercise, example, impl)
+        return failure, Finding(example=example, observed=observed)
+    if group.traces:
+        return _trace_failure(exercise, group, seen["traces"], impl)
+    return None, None
+
+
+def _trace_failure(
+    exercise: Exercise, group: Group, seen: dict[str, Any], impl: str
+) -> tuple[Failure | None, Finding | None]:
+    if "not_done" in seen:
+        return Failure(group.think, "an answer", str(seen["not_done"]), not_done=True), None
+    if "played" in seen:
+        return _wrong_answers(group, seen["played"]), None
+    trace = trace_from(seen["trace"])
+    failure = Failure(think_of(seen["kind"], group.think), str(seen["expected"]), str(seen["actual"]))
+    failure.history = [f"step {seen['step']}, {seen['phase']}", *map(str, seen["history"]), *map(str, seen["requests"])]
+    failure.cell = trace_cell(exercise, trace, impl)
+    return failure, Finding(trace=trace, observed=seen)
+
+
+def _wrong_answers(group: Group, played: list[dict[str, Any]]) -> Failure | None:
+    """The answers once more against the reference: the process that sent them ran the learner's code."""
+    for seed in range(group.traces):
+        trace = random_trace(seed)
+        wanted = f"the answers of random trace {seed}"
+        if seed >= len(played) or not _answers_agree(trace, played[seed]):
+            return Failure(group.think, wanted, "other ones were reported")
+    return None
+
+
+def _answers_agree(trace: Trace, played: dict[str, Any]) -> bool:
+    refused = [i for i, request in enumerate(trace.requests) if not trace.fits(request)]
+    answered = [i for i in range(len(trace.requests)) if i not in refused]
+    if json.dumps(played["refused"]) != json.dumps(refused) or [a[0] for a in played["answers"]] != answered:
+        return False
+    for index, tokens, reason in played["answers"]:
+        request = trace.requests[index]
+        expected = reference(trace, request)
+        if reason == "abort":
+            agrees = request.cancel_at is not None and tokens == expected.completion[: len(tokens)]
+        else:
+            agrees = reason == expected.finish_reason and tokens == expected.completion
+        if not agrees:
+            return False
+    return True

@@ -1,0 +1,23 @@
+"""Every exercise of the course, by number."""
+
+from nanovllm.course import part1
+from nanovllm.course.errors import CourseError
+from nanovllm.course.exercise import Exercise
+
+COURSE_POINTS = 100  # of all four parts together
+EXERCISES: dict[str, Exercise] = {exercise.number: exercise for exercise in part1.EXERCISES}
+
+
+def get_exercise(number: str) -> Exercise:
+    """The exercise of that number ("1.3"). Raises CourseError when there is none."""
+    if number not in EXERCISES:
+        raise CourseError(f"there is no exercise {number!r}; there are {', '.join(EXERCISES)}")
+    return EXERCISES[number]
+
+
+def select(what: str | None) -> list[Exercise]:
+    """All exercises (None), those of a part ("1") or one of them ("1.3"). Raises CourseError for anything else."""
+    if what is None:
+        return list(EXERCISES.values())
+    of_part = [exercise for exercise in EXERCISES.values() if str(exercise.part) == what]
+    return of_part or [get_exercise(what)]
