@@ -43,5 +43,5 @@ class Decision:
     def reason(self) -> str:
         """The decision as a sentence."""
         sentence = _REASONS[self.kind].format(seq_id=self.seq_id, **self.facts)
-        sentence = sentence.replace("1 running requests decode ", "1 running request decodes ")
+        sentence = re.sub(r"\b1 running requests decode\b", "1 running request decodes", sentence)
         return re.sub(r"\b1 (block|token|completion token|remaining token)s\b", r"1 \1", sentence)

@@ -8,7 +8,7 @@ from scheduler_driver import Driver
 from nanovllm.course.oracle import Request, Trace, run_trace
 from nanovllm.errors import RequestError
 from nanovllm.sampling_params import SamplingParams
-from nanovllm.scheduler import BlockManager, DecisionKind, FinishReason, Sequence, SequenceStatus
+from nanovllm.scheduler import BlockManager, Decision, DecisionKind, FinishReason, Sequence, SequenceStatus
 
 # --- prefill first, in order, within budgets -------------------------------------------------------------------------
 
@@ -356,7 +356,7 @@ def test_each_decision_says_why_with_its_numbers() -> None:
     driver.add(1, [6, 7, 8], max_tokens=2)
     driver.begin()
     assert driver.reasons == [
-        "request 0 continues its prefill: 1 of 1 remaining tokens",
+        "request 0 continues its prefill: 1 of 1 remaining token",
         "request 1 not admitted: needs 2 blocks, 1 free",
     ]
     driver.end()
@@ -493,3 +493,13 @@ def test_reasons_name_the_request_they_are_about() -> None:
             named = re.search(r"request (\d+)", decision.reason)
             assert decision.seq_id is None or (named and int(named[1]) == decision.seq_id)
     assert driver.scheduler.is_finished()
+
+
+def test_a_reason_counts_in_the_singular_only_for_one() -> None:
+    def words(count: int) -> str:
+        return Decision(DecisionKind.DECODE, None, {"count": count, "why": "nothing is waiting"}).reason
+
+    assert words(1) == "1 running request decodes one token each: nothing is waiting"
+    assert words(11) == "11 running requests decode one token each: nothing is waiting"
+    finished = {"why": "length", "tokens": 1}
+    assert Decision(DecisionKind.FINISH, 7, finished).reason == "request 7 finished (length) after 1 completion token"
