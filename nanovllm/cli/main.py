@@ -46,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
     for name in COMMANDS:
         import_module(f"nanovllm.cli.{name}").add_parser(commands)
+    import_module("nanovllm.bench.command").add_parser(commands)
     import_module("nanovllm.course.command").add_parser(commands)  # grade, hint
     import_module("nanovllm.trace.command").add_parser(commands)
     import_module("nanovllm.serve.command").add_parser(commands)
