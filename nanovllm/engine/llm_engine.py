@@ -61,7 +61,7 @@ class LLMEngine:
 
     def check_request(self, prompt: Prompt, sampling_params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
         """The token ids and sampling parameters of a request that could run, or RequestError saying why not."""
-        self._check_open()
+        self.check_open()
         params = SamplingParams() if sampling_params is None else sampling_params
         if not isinstance(params, SamplingParams):
             raise RequestError(f"sampling_params must be a SamplingParams, not {type(params).__name__}")
@@ -97,7 +97,7 @@ class LLMEngine:
 
     def step(self) -> StepOutput:
         """Schedule, run, postprocess. If the run fails the schedule is undone, so that no request is lost."""
-        self._check_open()
+        self.check_open()
         self._event("begin")
         self._event("schedule")
         schedule = self.last_schedule = self.policy(self.scheduler) if self.policy else self.scheduler.schedule()
@@ -176,7 +176,8 @@ class LLMEngine:
 
     # --- lifetime ---------------------------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise NanoVLLMError if the engine has been closed, by `exit` or by a failing rank."""
         if self._closed or self.ranks.is_closed:
             raise NanoVLLMError("this engine is closed: build a new one")
 

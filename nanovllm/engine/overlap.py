@@ -45,6 +45,7 @@ class OverlappedLoop:
         If a launch or the reading fails, the step in flight is undone too: the next call runs it again.
         """
         engine = self._engine
+        engine.check_open()
         if self._flight is None:
             if engine.scheduler.waiting or not engine.can_overlap:
                 return engine.step()

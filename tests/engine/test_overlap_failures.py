@@ -9,7 +9,9 @@ import torch
 from helpers import random_prompts
 
 from nanovllm import LLM, SamplingParams
+from nanovllm.engine.outputs import StepOutput
 from nanovllm.engine.overlap import OverlappedLoop
+from nanovllm.errors import NanoVLLMError
 from nanovllm.paged_kv.in_flight import PendingTokens
 
 PROMPTS = random_prompts([3, 7, 12, 5, 9])
@@ -128,3 +130,21 @@ def test_generate_that_fails_cancels_its_requests_and_leaves_the_others(tiny: Pa
         assert [o.token_ids for o in again] == wanted
         assert llm.uncollected[earlier].token_ids == wanted[0]
         assert llm.scheduler.block_manager.num_used_blocks == 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_an_engine_closed_under_way_says_so(tiny: Path, overlap: bool) -> None:
+    """Closed between two steps, with one in flight: the engine's own sentence, not an error from inside."""
+    with LLM(str(tiny), **(LIMITS | {"overlap": overlap})) as llm:
+        book, steps = llm.book, []
+
+        def close_after_three(*args: Any) -> StepOutput:
+            steps.append(book(*args))
+            if len(steps) == 3:
+                llm.exit()
+            return steps[-1]
+
+        llm.book = close_after_three  # type: ignore[method-assign]
+        with pytest.raises(NanoVLLMError, match="this engine is closed: build a new one"):
+            llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+        assert llm.is_finished()

@@ -7,7 +7,7 @@ from planted_ahead import AHEAD_FAULTS, AheadFault, in_ahead
 
 from nanovllm.course.oracle import Ahead, TraceFailure, explain, find_failure, random_trace, run_trace, shrink
 
-NUM_TRACES = 2000
+NUM_TRACES = 1500
 MOST_TRACES = 500
 CALL = "run_trace(trace, make_scheduler, ahead=ahead)"
 
