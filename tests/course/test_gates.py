@@ -143,3 +143,13 @@ def test_no_line_of_a_region_reaches_the_stub(solutions: Path, exercises: Path) 
     for exercise in ALL:
         assert "solution:" not in (exercises / exercise.file).read_text()
         assert (solutions / exercise.file).read_text().count("# solution: begin") == len(exercise.pieces)
+
+
+def test_the_table_in_the_docs_lists_every_variant() -> None:
+    text = (ROOT / "docs" / "exercises.md").read_text(encoding="utf-8")
+    for kind, verdict in (("bugs", "rejected"), ("harmless", "accepted")):
+        for exercise in ALL:
+            for variant in getattr(exercise, kind):
+                assert f"`{variant.function}` {variant.about} | {verdict} |" in text
+    bugs, harmless = sum(len(e.bugs) for e in ALL), sum(len(e.harmless) for e in ALL)
+    assert f"{bugs} planted bugs and {harmless} harmless variants" in text

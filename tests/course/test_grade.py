@@ -184,3 +184,24 @@ def test_one_bad_file_costs_only_its_exercise(tmp_path: Path, solutions: Path) -
 def test_no_file_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CourseError, match="is that the right folder"):
         grade_all(select("1"), tmp_path)
+
+
+def test_answers_of_traces_are_compared_again_where_the_code_never_ran() -> None:
+    from nanovllm.course.checks import observe
+    from nanovllm.course.load import load_pieces
+
+    report = observe(EASY, load_pieces(EASY, "reference"))
+    played = report["groups"][1]["traces"]["played"]
+    index = next(i for i, one in enumerate(played) if one["answers"] and one["answers"][0][2] != "abort")
+    answer = played[index]["answers"][0]
+    tokens = answer[1]
+    for wrong in ([*tokens, 1], tokens[:-1], [-1, *tokens[1:]]):
+        answer[1] = wrong
+        assert judge(EASY, report, "reference").earned == 1
+    answer[1] = tokens
+    played[index]["refused"].append(99)
+    assert judge(EASY, report, "reference").earned == 1
+    played[index]["refused"].pop()
+    assert judge(EASY, report, "reference").earned == 2
+    del played[-1]
+    assert judge(EASY, report, "reference").earned == 1
