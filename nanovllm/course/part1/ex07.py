@@ -4,7 +4,7 @@ from nanovllm.course import seams
 from nanovllm.course.exercise import Example, Exercise, Group, Variant
 
 _MAKE = """\
-def make(lengths, blocks, later=1):
+def make(lengths, blocks):
     scheduler = Scheduler(BlockManager(blocks, 4), 8, 64, 64)
     for i, length in enumerate(lengths):
         scheduler.add(Sequence(i, [10 * i + j for j in range(length)], SamplingParams(max_tokens=8), block_size=4))
