@@ -27,9 +27,9 @@ class ServerMetrics:
         )
         self.prompt_tokens = Counter("nanovllm_prompt_tokens", "Tokens of accepted prompts", registry=self.registry)
         self.generation_tokens = Counter("nanovllm_generation_tokens", "Tokens generated", registry=self.registry)
-        self.ttft = self._histogram("nanovllm_time_to_first_token_seconds", "From acceptance to the first token")
+        self.ttft = self._histogram("nanovllm_time_to_first_token_seconds", "From arrival to the first token")
         self.itl = self._histogram("nanovllm_inter_token_latency_seconds", "Between two tokens of a request")
-        self.e2e = self._histogram("nanovllm_e2e_request_latency_seconds", "From acceptance to the last token")
+        self.e2e = self._histogram("nanovllm_e2e_request_latency_seconds", "From arrival to the last token")
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(name, text, buckets=_SECONDS, registry=self.registry)
@@ -43,9 +43,9 @@ class ServerMetrics:
         outcome = event.reason if isinstance(event, Finished) else str(event.error.status)
         self.requests.labels(outcome).inc()
 
-    def clock(self) -> "RequestClock":
-        """Times one request, from now on."""
-        return RequestClock(self)
+    def clock(self, arrival: float) -> "RequestClock":
+        """Times one request. arrival: when its body had been read, in time.perf_counter() seconds."""
+        return RequestClock(self, arrival)
 
     def text(self) -> bytes:
         """The exposition format."""
@@ -55,9 +55,9 @@ class ServerMetrics:
 class RequestClock:
     """Books the times of one request. ITL = time since the last hand-over / tokens in this one."""
 
-    def __init__(self, metrics: ServerMetrics) -> None:
+    def __init__(self, metrics: ServerMetrics, arrival: float) -> None:
         self._metrics = metrics
-        self._start = time.perf_counter()
+        self._start = arrival
         self._last: float | None = None
 
     def tokens(self, count: int) -> None:

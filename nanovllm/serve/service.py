@@ -136,7 +136,7 @@ class Service:
         Raises ApiError: 504 at the deadline, 500 when the engine fails, 503 for one that waited when draining began.
         """
         detokenizer, stop = Detokenizer(self._tokenizer), StopStrings(stops)
-        clock = self.metrics.clock()
+        clock = self.metrics.clock(ticket.arrival)
         reason: str | None = None
         try:
             while reason is None:

@@ -1,6 +1,7 @@
 """One request on its way through the server, and what the engine's thread tells it."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -62,6 +63,7 @@ class Ticket:
     params: SamplingParams
     on_end: Callable[["Ticket", LastEvent], None]
     events: "asyncio.Queue[Event]" = field(default_factory=asyncio.Queue)
+    arrival: float = field(default_factory=time.perf_counter)
     request_id: int | None = None
     guards: list[asyncio.TimerHandle | asyncio.Task[None]] = field(default_factory=list)
     interrupted: bool = False

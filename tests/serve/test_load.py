@@ -62,6 +62,8 @@ def test_a_run_counts_what_the_server_counts(server: BackgroundServer, load: dic
     metrics = httpx.get(f"{server.url}/metrics").text
     assert f"nanovllm_generation_tokens_total {24 * 6}.0" in metrics
     assert 'nanovllm_requests_total{outcome="length"} 24.0' in metrics
+    (line,) = [line for line in metrics.splitlines() if line.startswith("nanovllm_time_to_first_token_seconds_sum")]
+    assert 0 < float(line.split()[1]) <= sum(record.ttft for record in report.records)
 
 
 def test_refusals_are_part_of_the_result(tiny: Any) -> None:
