@@ -165,8 +165,12 @@ def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
     from nanovllm.cli.terminal import make_console
 
     shown = Table(title=title, title_justify="left", box=None, padding=(0, 1), header_style="dim")
-    for i, head in enumerate(heads):
-        shown.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
+    for i, head in enumerate(heads):  # the unit goes below the name
+        is_text = i == 0 or head in ("figure", "possible", "verdict")
+        longest = max((len(row[i]) for row in rows), default=0)
+        widest = max(longest, *(len(word) for word in head.replace(", ", " ").split() or [""]))
+        lines = head if is_text else head.replace(", ", "\n").replace("latency ", "latency\n")
+        shown.add_column(lines, justify="left" if is_text else "right", no_wrap=is_text, min_width=widest)
     for row in rows:
         shown.add_row(*row)
     console = make_console()
@@ -178,9 +182,19 @@ def _compare(a: Path, b: Path) -> int:
     """Print the ratios of two files and what differs between their environments."""
     from nanovllm.bench.compare import compare, differences, rows
     from nanovllm.bench.record import load
+    from nanovllm.bench.tables import TITLES
 
     first, second = load(a), load(b)
-    _print_table(f"A = {a}, B = {b}", *rows(compare(first, second)))
+    ratios = compare(first, second)
+    sys.stdout.write(f"A = {a}, B = {b}; medians, their ratio, and the ratios that the spreads allow\n\n")
+    for name in dict.fromkeys(r.experiment for r in ratios):
+        _print_table(TITLES[name], *rows([r for r in ratios if r.experiment == name]))
+    loads = [[r.environment.load_average for r in results] for results in (first, second)]
+    sys.stdout.write(f"load average when each experiment began: A {_list(loads[0])}; B {_list(loads[1])}\n")
     changed = differences(first, second)
     sys.stdout.write("".join(f"differs: {line}\n" for line in changed) or "environment and settings are the same\n")
     return 0
+
+
+def _list(values: list[float | None]) -> str:
+    return ", ".join("unknown" if v is None else str(v) for v in values)

@@ -91,10 +91,9 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def rows(ratios: list[Ratio]) -> tuple[list[str], list[list[str]]]:
     """(headings, one row a figure) for a table."""
-    heads = ["experiment", "point", "figure", "A", "B", "B / A", "possible", "verdict"]
+    heads = ["point", "figure", "A", "B", "B / A", "possible", "verdict"]
     return heads, [
         [
-            r.experiment,
             r.point,
             f"{HEADINGS.get(r.figure, r.figure)}, {r.unit}",
             number(r.a.median),

@@ -92,12 +92,16 @@ def with_spread(axes: Any, xs: Sequence[float], spreads: Sequence[Spread], **sty
 
 def bars(axes: Any, names: Sequence[str], spreads: Sequence[Spread], colours: Sequence[str], unit: str = "") -> None:
     """Bars of medians, each with its spread and its value above it."""
+    from matplotlib.ticker import MaxNLocator
+
     xs = range(len(spreads))
     axes.bar(xs, [s.median for s in spreads], color=colours, width=0.6)
     for x, s in zip(xs, spreads, strict=True):
         if s.high > s.low:
             ends = [[s.median - s.low], [s.high - s.median]]
             axes.errorbar([x], [s.median], yerr=ends, fmt="none", ecolor=neutral("ink"), capsize=4, elinewidth=1.2)
+    if all(v == int(v) for s in spreads for v in s.values):
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.set_xticks(list(xs), names)
     axes.grid(False, axis="x")
     top = max([s.high for s in spreads] + [1e-9])

@@ -24,18 +24,18 @@ ISOLATES = {
 }
 HEADINGS = {
     "output_tok_s": "completion",
-    "total_tok_s": "prompt + completion",
+    "total_tok_s": "total",
     "prefill_tok_s": "prefill",
     "decode_tok_s": "decode",
     "peak_memory": "peak memory",
     "ttft": "TTFT",
     "tpot": "TPOT",
     "decode_step": "decode step",
-    "launch": "host, launch",
+    "launch": "host launch",
     "hit_blocks": "found",
     "prefill_seconds": "prefill time",
     "computed_tokens": "computed",
-    "peak_blocks": "in use, peak",
+    "peak_blocks": "in use",
     "preemptions": "preempted",
     "recomputed": "recomputed",
     "e2e_p50": "latency p50",
@@ -43,7 +43,7 @@ HEADINGS = {
     "e2e_max": "latency max",
     "efficiency": "efficiency",
     "collective_share": "in collectives",
-    "memory_per_rank": "memory, a rank",
+    "memory_per_rank": "memory a rank",
 }
 
 
@@ -72,4 +72,4 @@ def short_table(result: AnyResult) -> tuple[list[str], list[list[str]]]:
     for name, row in measured.items():
         widest = max((s.relative for s in row.values()), default=0.0)
         rows.append([name, *(number(row[c].median) if c in row else "–" for c in order), f"{widest:.0%}"])
-    return [*heads, "widest spread"], rows
+    return [*heads, "spread"], rows

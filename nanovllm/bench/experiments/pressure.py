@@ -70,7 +70,7 @@ def point_of(blocks: int, needed: int, repeats: list[Repeat]) -> PressurePoint:
         name=f"{blocks} blocks ({blocks / needed:.0%})",
         share=blocks / needed,
         num_blocks=blocks,
-        preemptions=over(repeats, lambda r: sum(q.preemptions for q in r.requests), "preemptions", LOWER),
+        preemptions=over(repeats, lambda r: sum(q.preemptions for q in r.requests), "times", LOWER),
         recomputed=over(repeats, lambda r: sum(q.recomputed_tokens for q in r.requests), "tokens", LOWER),
         e2e_p50=p50,
         e2e_p95=p95,
