@@ -111,7 +111,9 @@ def test_every_module_imports_from_the_wheel(installed: Path) -> None:
     assert report["version"] == project()["version"]
     outside = {name: origin for name, origin in report["origins"].items() if not Path(origin).is_relative_to(installed)}
     assert not outside, f"imported from somewhere else: {outside}"
-    assert len(report["origins"]) == len([p for p in SOURCE.rglob("*.py") if p.name != "__main__.py"])
+    assert len(report["origins"]) == len(
+        [p for p in SOURCE.rglob("*.py") if p.name not in ("__main__.py", "flash_attn_backend.py")]
+    )
 
 
 def test_the_checkpoint_is_found_in_the_wheel(installed: Path) -> None:

@@ -19,18 +19,17 @@ from helpers import (
 from torch import Tensor
 
 from nanovllm.errors import CheckpointError
-from nanovllm.paged_kv.backends.torch_backend import TorchBackend
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.model import Qwen3ForCausalLM
+from nanovllm.qwen3.placement import Placement
 from nanovllm.qwen3.weights import WeightReader
 
-CPU = torch.device("cpu")
 PROMPT = random_prompts([20])[0]
 
 
 def load(folder: Path) -> tuple[Qwen3ForCausalLM, WeightReader]:
     """A model filled from `folder`, and the reader that filled it."""
-    model = Qwen3ForCausalLM(Qwen3Config.from_folder(folder), TorchBackend(), torch.float32, CPU, 64)
+    model = Qwen3ForCausalLM(Qwen3Config.from_folder(folder), 64, Placement())
     reader = WeightReader(folder)
     model.load(reader)
     return model, reader
