@@ -27,7 +27,7 @@ def show_card(console: Console, grades: list[Grade]) -> None:
             _show_details(console, grade)
     todo = [grade.number for grade in grades if grade.status == "todo"]
     if todo:
-        console.print(Text(f"\nNot begun: {', '.join(todo)}. Where to start: nanovllm hint {todo[0]}", style=DIM))
+        console.print(Text(f"\nNot begun: {', '.join(todo)}.\nWhere to start: nanovllm hint {todo[0]}", style=DIM))
 
 
 def _show_details(console: Console, grade: Grade) -> None:
