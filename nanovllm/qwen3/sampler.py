@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from nanovllm.paged_kv.batch import SamplingInputs
+from nanovllm.qwen3.hashing import MASK32, hash32
 
-_MASK = 0xFFFFFFFF
 CUT_ROWS = 64  # rows whose logits are sorted at once
 
 
@@ -46,21 +46,14 @@ def row_keys(seed: np.ndarray, position: np.ndarray) -> np.ndarray:
 
     golden = np.uint64(0x9E3779B97F4A7C15)
     z = mix(mix(seed.astype(np.uint64) + golden) + position.astype(np.uint64) * golden)
-    return np.stack([z >> np.uint64(32), z & np.uint64(_MASK)], axis=1).astype(np.int64)
-
-
-def _hash32(x: Tensor) -> Tensor:
-    """A 32-bit integer hash on int64 tensors holding 0 .. 2^32-1 (multiply-xorshift, Wellons' lowbias32 constants)."""
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK
-    return x ^ (x >> 16)
+    return np.stack([z >> np.uint64(32), z & np.uint64(MASK32)], axis=1).astype(np.int64)
 
 
 def exponential_draws(keys: Tensor, vocab_size: int) -> Tensor:
     """[n, vocab_size] fp32 draws from Exp(1), a function of `keys` [n, 2] and the vocabulary index alone."""
     index = torch.arange(vocab_size, device=keys.device, dtype=torch.int64)
-    x = _hash32((index * 0x9E3779B1 + keys[:, :1]) & _MASK)
-    x = _hash32(x ^ keys[:, 1:])
+    x = hash32((index * 0x9E3779B1 + keys[:, :1]) & MASK32)
+    x = hash32(x ^ keys[:, 1:])
     # In (0, 1), never at its ends: 23 bits and a half fit fp32's 24; one more bit would round up to 1, a draw of 0,
     # which wins every race.
     uniform = ((x >> 9).float() + 0.5) * 2.0**-23

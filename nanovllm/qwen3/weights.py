@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from nanovllm.errors import CheckpointError
+from nanovllm.qwen3.hashing import MASK32, hash32
 
 PROGRESS_BAR_BYTES = 2**30  # below this a bar would only flicker
 
@@ -175,10 +176,8 @@ class DummyWeights:
         for start in range(0, target.shape[0], chunk):
             part = target[start : start + chunk]
             rows = torch.arange(part.shape[0], device=target.device) + start + (first if dim == 0 else 0)
-            x = (rows.unsqueeze(1) * 0x9E3779B1 + columns * 0x85EBCA77 + key) & 0xFFFFFFFF
-            x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
-            x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
-            part.copy_(((x ^ (x >> 16)).float() / 2**32 - 0.5) * (0.02 * 12**0.5))
+            x = (rows.unsqueeze(1) * 0x9E3779B1 + columns * 0x85EBCA77 + key) & MASK32
+            part.copy_((hash32(x).float() / 2**32 - 0.5) * (0.02 * 12**0.5))
 
     def finish(self, ignored: frozenset[str] = frozenset()) -> None:
         """Nothing to close."""

@@ -9,7 +9,7 @@ BLOCK = 4096  # logits a program looks at
 
 @triton.jit
 def _hash32(x):
-    """As sampler._hash32, on uint32."""
+    """As hashing.hash32, on uint32."""
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return x ^ (x >> 16)
