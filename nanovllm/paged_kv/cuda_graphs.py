@@ -24,6 +24,22 @@ def graph_batch_sizes(max_num_seqs: int) -> list[int]:
     return sorted(s for s in sizes if s <= max_num_seqs)
 
 
+def write_padded(host: dict[str, np.ndarray], batch: HostBatch, size: int) -> None:
+    """Write the B sequences of a decode batch into the first rows of `host`, and make padding of rows B .. size - 1.
+
+    host: the buffers by name, [max_num_seqs] each and block_tables [max_num_seqs, max_blocks]; an earlier step's rows
+    are still in them.
+    """
+    assert batch.block_tables is not None
+    num_seqs, width = batch.block_tables.shape
+    real, padding = slice(0, num_seqs), slice(num_seqs, size)
+    host["input_ids"][real], host["input_ids"][padding] = batch.input_ids, 0
+    host["positions"][real], host["positions"][padding] = batch.positions, 0
+    host["slot_mapping"][real], host["slot_mapping"][padding] = batch.slot_mapping, -1
+    host["context_lens"][real], host["context_lens"][padding] = batch.context_lens, 0
+    host["block_tables"][real, :width], host["block_tables"][padding] = batch.block_tables, 0
+
+
 class DecodeBuffers:
     """The fixed inputs of the recorded steps: views into one device buffer, filled by one copy from pinned memory.
 
@@ -74,18 +90,12 @@ class DecodeBuffers:
         size: int,
     ) -> None:
         """Copy `batch` in, padded to `size` rows. temperature and keys are None where nothing is sampled."""
-        assert batch.block_tables is not None
-        num_seqs, width = batch.block_tables.shape
         self._turn = 1 - self._turn
         sent = self._sent[self._turn]
         if sent is not None:
             sent.synchronize()
-        host, real, padding = self._views[self._turn], slice(0, num_seqs), slice(num_seqs, size)
-        host["input_ids"][real], host["input_ids"][padding] = batch.input_ids, 0
-        host["positions"][real], host["positions"][padding] = batch.positions, 0
-        host["slot_mapping"][real], host["slot_mapping"][padding] = batch.slot_mapping, -1
-        host["context_lens"][real], host["context_lens"][padding] = batch.context_lens, 0
-        host["block_tables"][real, :width], host["block_tables"][padding] = batch.block_tables, 0
+        host, real = self._views[self._turn], slice(0, len(batch.input_ids))
+        write_padded(host, batch, size)
         host["temperature"][:size] = 0
         if temperature is not None:
             host["temperature"][real] = temperature

@@ -77,6 +77,11 @@ class LoadReport:
         """Requests that were answered whole."""
         return [record for record in self.records if record.status == 200]
 
+    @property
+    def goodput(self) -> float:
+        """Completed requests that met every limit, per second of the whole run."""
+        return sum(record.meets(self.limits) for record in self.completed) / self.duration
+
     def summary(self) -> dict[str, Any]:
         """Counts, rates per second, and percentiles in seconds (None where nothing was measured)."""
         done = self.completed
@@ -88,7 +93,7 @@ class LoadReport:
             "duration": self.duration,
             "requests_per_second": len(done) / self.duration,
             "completion_tokens_per_second": sum(r.num_completion_tokens for r in done) / self.duration,
-            "goodput": sum(record.meets(self.limits) for record in done) / self.duration,
+            "goodput": self.goodput,
             "limits": asdict(self.limits),
             "ttft": percentiles([record.ttft for record in done]),
             "tpot": percentiles([record.tpot for record in done if record.tpot is not None]),
