@@ -195,8 +195,16 @@ class StepperWidget:
         views = [(p.name, p.make(trace, position, pick)) for p in chosen(self.panels, trace)]
         return "\n\n".join(f"[{name}]\n{view.text()}" for name, view in views)
 
+    def static(self) -> str:
+        """The words and panels of the current step as HTML, for pages without a kernel."""
+        style = f"<style>{stylesheet()}{GRID_CSS}{_CSS}</style>"
+        return f'<div class="{self._name} nv-stepper">{style}{self.badge.value}{self.words.value}{self.html()}</div>'
+
+    def __repr__(self) -> str:
+        return self.text()
+
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.box._repr_mimebundle_(**options)
+        return self.box._repr_mimebundle_(**options) | {"text/plain": self.text(), "text/html": self.static()}
 
     def close(self) -> None:
         """Stop playing and let a live engine go."""
