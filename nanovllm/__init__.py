@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from nanovllm.engine.llm import LLM
     from nanovllm.engine.outputs import RequestOutput
+    from nanovllm.llm import LLM
     from nanovllm.sampling_params import SamplingParams
 
 __all__ = ["LLM", "RequestOutput", "SamplingParams", "__version__"]
 
 _LAZY = {
-    "LLM": "nanovllm.engine.llm",
+    "LLM": "nanovllm.llm",
     "RequestOutput": "nanovllm.engine.outputs",
     "SamplingParams": "nanovllm.sampling_params",
 }

@@ -1,5 +1,7 @@
 """What an exercise consists of, as plain data: seams, hints, checks, planted bugs."""
 
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -7,11 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """A place where a learner's function can stand instead of the engine's.
+    """A place where a learner's function or class can stand instead of the engine's.
 
     owner: "module" or "module:Class". attribute: its name there. signature: its parameters, as `inspect` writes them
-    without annotations. defaults_of: functions ("module:name") that hold the object as the default of a parameter, and
-    so would not notice that the attribute changed.
+    without annotations; of a class, those of its constructor, without self. defaults_of: functions ("module:name")
+    that hold the object as the default of a parameter, and so would not notice that the attribute changed. methods: of
+    a class, (name, signature with self) of each method that the engine calls.
+
+    Modules of the engine that hold a function or class of a module under a name of their own (`from ... import`) are
+    found by `swap`; they need no mention.
     """
 
     owner: str
@@ -19,6 +25,13 @@ class Seam:
     signature: str
     is_property: bool = False
     defaults_of: tuple[str, ...] = ()
+    methods: tuple[tuple[str, str], ...] = ()
+    is_class: bool = False
+
+    @property
+    def is_method(self) -> bool:
+        """True where the owner is a class."""
+        return ":" in self.owner
 
     @property
     def name(self) -> str:
@@ -35,10 +48,41 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class Numeric:
+    """Random cases whose answers are numbers; see `nanovllm.course.numeric`.
+
+    sizes: (name, smallest, largest) of what makes a case small or large.
+    inputs: called with a random generator and the sizes by name; the case as plain values by name (numbers, texts,
+    nested lists), so that a case can be printed.
+    code: Python that may use those names and leaves its answer in `result`; lines of imports come first.
+    expected: called with the inputs by name; the answer, worked out without the function under test.
+    """
+
+    sizes: tuple[tuple[str, int, int], ...]
+    inputs: Callable[..., dict[str, Any]]
+    code: str
+    expected: Callable[..., Any]
+    cases: int = 24
+    tolerance: float = 1e-4
+
+    def sizes_of(self, index: int) -> dict[str, int]:
+        """The sizes of case `index`: the smallest of all first, then the largest of all, then random ones."""
+        if index < 2:
+            return {name: (low, high)[index] for name, low, high in self.sizes}
+        rng = random.Random(index)
+        return {name: rng.randint(low, high) for name, low, high in self.sizes}
+
+    def inputs_of(self, seed: int, sizes: dict[str, int]) -> dict[str, Any]:
+        """The inputs of one case: the same for the same seed and sizes."""
+        return self.inputs(random.Random(1000 + seed), **sizes)
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """One behaviour: earned whole or not at all.
 
     think: what to think about when it fails. traces: random traces of the slot oracle to play, 0 for none.
+    numeric: random cases of the numeric oracle.
     """
 
     name: str
@@ -46,6 +90,7 @@ class Group:
     think: str
     examples: tuple[Example, ...] = ()
     traces: int = 0
+    numeric: Numeric | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +99,14 @@ class Variant:
 
     about: the difference as a sentence. function: the learner's name of the piece. changes: (old, new) texts in the
     engine's source, each of which occurs once; or source: a whole function to use instead.
+    in_module: the changes are in the text of the whole module that defines the piece, for kernels beside it.
     """
 
     about: str
     function: str
     changes: tuple[tuple[str, str], ...] = ()
     source: str = ""
+    in_module: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +115,7 @@ class Exercise:
 
     number: "1.3". file: below exercises/ and solutions/. pieces: (the learner's function, the seam it goes to).
     hints: three, of rising help.
+    uses_torch: its checks run tensors or the whole engine, which takes more memory and time.
     """
 
     number: str
@@ -78,6 +126,7 @@ class Exercise:
     groups: tuple[Group, ...]
     bugs: tuple[Variant, ...]
     harmless: tuple[Variant, ...]
+    uses_torch: bool = False
 
     @property
     def points(self) -> int:

@@ -34,10 +34,15 @@ def find_file(exercise: Exercise, impl: str | Path) -> Path:
 
 def load_file(path: Path) -> ModuleType:
     """Run the file as a fresh module, always from its text. Whatever it raises comes through."""
+    return load_source(path, path.read_text(encoding="utf-8"))
+
+
+def load_source(path: Path, text: str) -> ModuleType:
+    """Run `text`, the content of the file at `path`, as a fresh module."""
     module = ModuleType(f"learner_{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look their module up
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module.__dict__)
+    exec(compile(text, str(path), "exec"), module.__dict__)
     return module
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
@@ -18,14 +19,39 @@ def resolve(path: str) -> Any:
     return found
 
 
+def stored(seam: Seam) -> Any:
+    """What the owner holds, unbound: a property, staticmethod or classmethod is not taken apart."""
+    return inspect.getattr_static(resolve(seam.owner), seam.attribute)
+
+
 def current(seam: Seam) -> Callable[..., Any]:
-    """The function that stands at the seam now (a property's getter)."""
-    found: Any = inspect.getattr_static(resolve(seam.owner), seam.attribute)
-    function: Any = found.fget if isinstance(found, property) else found
-    return cast(Callable[..., Any], function)
+    """The function or class that stands at the seam now (a property's getter, a class method's function)."""
+    found: Any = stored(seam)
+    if isinstance(found, property):
+        found = found.fget
+    elif isinstance(found, staticmethod | classmethod):
+        found = found.__func__
+    return cast(Callable[..., Any], found)
 
 
 @functools.cache
 def original(seam: Seam) -> Callable[..., Any]:
-    """The engine's own function at the seam; `swap` asks for it before it installs anything."""
+    """The engine's own at the seam; `swap` asks for it before it installs anything."""
     return current(seam)
+
+
+def holders(seam: Seam) -> list[tuple[Any, str]]:
+    """Every (object, attribute) through which the engine reaches what stands at the seam; the owner comes first.
+
+    A function or class of a module is also held by the modules that imported it by name. Those of the course are left
+    out: its oracles and worked answers keep the engine's own.
+    """
+    owner = resolve(seam.owner)
+    found = [(owner, seam.attribute)]
+    if seam.is_method:
+        return found
+    wanted = current(seam)
+    for name, module in sorted(sys.modules.items()):
+        if name.split(".")[0] == "nanovllm" and not name.startswith("nanovllm.course") and module is not owner:
+            found += [(module, attribute) for attribute, value in vars(module).items() if value is wanted]
+    return found

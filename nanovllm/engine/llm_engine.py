@@ -23,14 +23,21 @@ class LLMEngine:
 
     model and limits: see `EngineConfig`. Raises ConfigError, CheckpointError, BackendError or MemoryBudgetError,
     and RankError when another rank fails, after which the engine is closed.
-    setup: functions that every rank calls with its `RankExecutor` once its model is built.
+    prepare, setup: functions that every rank calls with its `RankExecutor`, before its model is built and after.
     on_event: called with "begin", "schedule", "run", "postprocess", "end" during a step; None costs nothing.
     """
 
-    def __init__(self, model: str, *, setup: Iterable[Callable[[Any], None]] = (), **limits: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        setup: Iterable[Callable[[Any], None]] = (),
+        prepare: Iterable[Callable[[Any], None]] = (),
+        **limits: Any,
+    ) -> None:
         self.config = EngineConfig.from_limits(model, **limits)
         folder = resolve_checkpoint(self.config.model)
-        self.plan = make_plan(self.config, folder, tuple(setup))
+        self.plan = make_plan(self.config, folder, tuple(setup), tuple(prepare))
         self.tokenizer = None if self.config.skip_tokenizer_init else load_tokenizer(folder)
         self.ranks = ModelRanks(self.plan)
         self.model_runner = self.ranks.runner

@@ -32,7 +32,7 @@ class ModelRanks:
         # Ranks on a CPU share its cores, and rank 0 computes with its share only during a step.
         self._num_threads = max(1, torch.get_num_threads() // size) if plan.device_type == "cpu" else None
         if size > 1:
-            _check_importable(plan.setup)
+            _check_importable((*plan.prepare, *plan.setup))
         timeouts = RankTimeouts(plan.config.rank_start_timeout, plan.config.rank_timeout)
         self.group = RankGroup(size, RankExecutor, (plan,), (self._num_threads,), timeouts)
         try:
@@ -108,12 +108,12 @@ class ModelRanks:
         self.group.close()
 
 
-def _check_importable(setup: Seq[Callable[..., Any]]) -> None:
+def _check_importable(functions: Seq[Callable[..., Any]]) -> None:
     """Refuse what a worker could not import, before there is a worker."""
-    for function in setup:
+    for function in functions:
         home = getattr(function, "__module__", None) or type(function).__module__
         if home == "__main__" or type(function).__module__ == "__main__":
             raise ConfigError(
-                f"setup {function!r} is defined in the running script or notebook, which the other ranks' processes "
-                "cannot import: move it into a module"
+                f"{function!r}, given as prepare or setup, is defined in the running script or notebook, which the "
+                "other ranks' processes cannot import: move it into a module"
             )

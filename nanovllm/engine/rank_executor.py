@@ -21,7 +21,8 @@ CONNECT_SECONDS = 60.0  # for ranks that are all alive and ready to find each ot
 class RankExecutor:
     """One rank. Everything it needs to know is in the pickled plan; it holds no request and makes no choice.
 
-    A plan's `setup` callables are called with this object once the model is built, on every rank.
+    On every rank, a plan's `prepare` callables are called with this object before the model is built and its `setup`
+    callables afterwards.
     """
 
     def __init__(self, seat: Seat, plan: Plan, num_threads: int | None = None) -> None:
@@ -52,7 +53,9 @@ class RankExecutor:
         return self._runner
 
     def build(self) -> None:
-        """Build the model shard and load its weights, then apply the plan's setup."""
+        """Build the model shard and load its weights, between the plan's `prepare` and its `setup`."""
+        for prepare in self.plan.prepare:
+            prepare(self)
         self._runner = build_runner(self.plan, self.group)
         for setup in self.plan.setup:
             setup(self)

@@ -30,7 +30,8 @@ from nanovllm.qwen3.weights import DummyWeights, WeightReader
 class Plan:
     """What a rank builds, decided once on rank 0 before any process is spawned or memory is taken.
 
-    setup: picklable functions that every rank calls with its `RankExecutor` once its model is built.
+    prepare, setup: picklable functions that every rank calls with its `RankExecutor`, before it builds its model and
+    once it has.
     """
 
     config: EngineConfig
@@ -41,6 +42,7 @@ class Plan:
     backend: BackendChoice
     max_model_len: int
     setup: tuple[Callable[[Any], None], ...] = ()
+    prepare: tuple[Callable[[Any], None], ...] = ()
 
     @property
     def max_batch_tokens(self) -> int:
@@ -70,7 +72,12 @@ def choose_dtype(requested: str, checkpoint: str | None, device: torch.device) -
     return torch.float16 if named is torch.bfloat16 and not bf16_supported(device) else named
 
 
-def make_plan(config: EngineConfig, folder: Path, setup: tuple[Callable[[Any], None], ...] = ()) -> Plan:
+def make_plan(
+    config: EngineConfig,
+    folder: Path,
+    setup: tuple[Callable[[Any], None], ...] = (),
+    prepare: tuple[Callable[[Any], None], ...] = (),
+) -> Plan:
     """Decide everything that can be refused cheaply, in one place."""
     model_config = Qwen3Config.from_folder(folder)
     device = choose_device(config.device)
@@ -82,7 +89,7 @@ def make_plan(config: EngineConfig, folder: Path, setup: tuple[Callable[[Any], N
     heads, kv_heads = model_config.num_attention_heads, model_config.num_key_value_heads
     check_divides(heads, kv_heads, model_config.intermediate_size, ranks)
     max_model_len = min(config.max_model_len, model_config.max_position_embeddings)
-    return Plan(config, folder, model_config, device.type, dtype, backend, max_model_len, setup)
+    return Plan(config, folder, model_config, device.type, dtype, backend, max_model_len, setup, prepare)
 
 
 def build_runner(plan: Plan, group: TensorParallelGroup) -> ModelRunner:

@@ -1,13 +1,17 @@
 """Swapping a function in: it runs, it is counted, and the original comes back."""
 
 import inspect
+import sys
+from types import ModuleType
 
 import pytest
 
 from nanovllm.course import SwapError, swap
+from nanovllm.course.exercise import Seam
 from nanovllm.course.oracle import find_failure, random_trace, run_trace
 from nanovllm.course.originals import current, original, resolve
 from nanovllm.course.seams import SEAMS
+from nanovllm.course.swap import install
 from nanovllm.scheduler import BlockManager, Sequence, block_manager
 
 
@@ -117,3 +121,80 @@ def test_every_seam_is_there() -> None:
         assert seam.is_property == isinstance(inspect.getattr_static(resolve(seam.owner), seam.attribute), property)
         for holder in seam.defaults_of:
             assert original(seam) in resolve(holder).__defaults__
+
+
+# --- classes, and names that several modules hold ----------------------------------------------------------------
+
+NORM = Seam(
+    "nanovllm.qwen3.norm",
+    "RMSNorm",
+    "(size, eps, at)",
+    is_class=True,
+    methods=(("forward", "(self, x)"),),
+)
+
+
+def norm_class(*, halved: bool) -> type:
+    from nanovllm.qwen3.norm import RMSNorm
+
+    class MyNorm(RMSNorm):
+        def forward(self, x):
+            return super().forward(x) / 2 if halved else super().forward(x)
+
+    return MyNorm
+
+
+def test_a_class_is_swapped_in_every_module_that_holds_it_and_counted() -> None:
+    from nanovllm import LLM, SamplingParams
+    from nanovllm.qwen3 import model, norm
+
+    before = norm.RMSNorm
+    with install({"norm": (NORM, norm_class(halved=False))}) as calls:
+        assert model.RMSNorm is norm.RMSNorm is not before
+        with LLM("qwen3-tiny", device="cpu", max_model_len=64, num_kvcache_blocks=4) as llm:
+            (output,) = llm.generate(["count: 17 18 19 20"], SamplingParams(temperature=0, max_tokens=4), False)
+    assert model.RMSNorm is norm.RMSNorm is before
+    assert output.text.strip().startswith("21")
+    assert calls["norm"] > 4
+    assert calls["norm.forward"] == 4, "the first layer's, once a step; the others go through add_and_norm"
+
+
+@pytest.mark.parametrize(
+    ("piece", "said"),
+    [
+        (lambda size, eps, at: None, r"needs a class RMSNorm\(size, eps, at\), not function"),
+        (type("N", (), {"__init__": lambda self, size: None}), r"RMSNorm\(size, eps, at\); yours is N\(size\)"),
+        (type("N", (), {"__init__": lambda self, size, eps, at: None}), r"method forward\(self, x\); your N has none"),
+        (
+            type("N", (), {"__init__": lambda self, size, eps, at: None, "forward": lambda self, y: y}),
+            r"forward\(self, x\); yours is <lambda>\(self, y\)",
+        ),
+    ],
+)
+def test_a_class_that_does_not_fit_is_refused(piece: object, said: str) -> None:
+    with pytest.raises(SwapError, match=said), install({"norm": (NORM, piece)}):
+        pass
+
+
+def test_static_and_class_methods_stay_what_they_are() -> None:
+    class Owner:
+        @staticmethod
+        def static(x):
+            return x
+
+        @classmethod
+        def of_class(cls, x):
+            return (cls, x)
+
+    module = ModuleType("nanovllm_test_owner")
+    module.Owner = Owner  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    try:
+        static = Seam("nanovllm_test_owner:Owner", "static", "(x)")
+        of_class = Seam("nanovllm_test_owner:Owner", "of_class", "(cls, x)")
+        with install({"a": (static, lambda x: -x), "b": (of_class, lambda kind, x: (kind, -x))}) as calls:
+            assert (Owner().static(3), Owner().of_class(3)) == (-3, (Owner, -3))
+        assert (Owner().static(3), Owner.of_class(3)) == (3, (Owner, 3))
+        assert calls == {"a": 1, "b": 1}
+    finally:
+        del sys.modules[module.__name__]
