@@ -4,7 +4,7 @@ import re
 import textwrap
 from typing import Any
 
-from nanovllm.course.exercise import Example, Exercise
+from nanovllm.course.exercise import Example, Exercise, Numeric
 from nanovllm.course.oracle import Trace, render_cell
 
 _IMPORTS = {
@@ -30,6 +30,13 @@ def names_for_examples() -> dict[str, Any]:
     }
 
 
+def split_imports(code: str) -> tuple[list[str], str]:
+    """The lines of imports at the top of a check's code, and the rest."""
+    lines = code.splitlines()
+    count = next((i for i, line in enumerate(lines) if not line.startswith(("import ", "from "))), len(lines))
+    return lines[:count], "\n".join(lines[count:])
+
+
 def example_cell(exercise: Exercise, example: Example, impl: str) -> str:
     """The example in the running engine with the functions of `impl` swapped in."""
     used = [name for name in _IMPORTS if re.search(rf"(?<![.\w]){name}\b", example.code)]
@@ -39,8 +46,18 @@ def example_cell(exercise: Exercise, example: Example, impl: str) -> str:
     from_scheduler = [name for name in used if name != "SamplingParams"]
     if from_scheduler:
         lines.append(f"from nanovllm.scheduler import {', '.join(from_scheduler)}")
-    body = textwrap.indent(example.code, "    ")
-    return "\n".join([*lines, "", f'with swap("{exercise.number}", {impl!r}):', body, "result"])
+    imports, code = split_imports(example.code)
+    body = textwrap.indent(code, "    ")
+    return "\n".join([*lines, *imports, "", f'with swap("{exercise.number}", {impl!r}):', body, "result"])
+
+
+def numeric_cell(exercise: Exercise, numeric: Numeric, inputs: dict[str, Any], impl: str) -> str:
+    """One random case, its inputs written out, with the functions of `impl` swapped in."""
+    imports, code = split_imports(numeric.code)
+    body = textwrap.indent(code, "    ")
+    given = [f"{name} = {value!r}" for name, value in inputs.items()]
+    head = ["from nanovllm.course import swap", *imports]
+    return "\n".join([*head, "", *given, f'with swap("{exercise.number}", {impl!r}):', body, "result"])
 
 
 def trace_cell(exercise: Exercise, trace: Trace, impl: str) -> str:

@@ -11,19 +11,17 @@ from dataclasses import asdict
 from typing import Any
 
 from nanovllm.course.cells import names_for_examples
-from nanovllm.course.errors import ExerciseNotDone
+from nanovllm.course.errors import ExerciseNotDone, StillRunning, outcome_of
 from nanovllm.course.exercise import Example, Exercise
+from nanovllm.course.numeric.observe import observe_numeric
 from nanovllm.course.oracle import Trace, TraceFailure, random_trace, run_trace, shrink
 from nanovllm.course.swap import install
 
 Report = dict[str, Any]
 Limit = Callable[[float], AbstractContextManager[None]]
 SECONDS_A_CHECK = 3.0
+SECONDS_WITH_TORCH = 8.0
 SHRINK_RUNS = 400
-
-
-class StillRunning(BaseException):
-    """A check was given up after its time; no `except Exception` of the learner's code catches it."""
 
 
 @contextmanager
@@ -33,32 +31,29 @@ def no_limit(seconds: float) -> Iterator[None]:
 
 
 def observe(exercise: Exercise, pieces: dict[str, Any], limit: Limit = no_limit, shrinking: bool = True) -> Report:
-    """The report of all groups: {"groups": [{"examples": [...], "traces": {...}}], "calls": {function: count}}.
+    """The report: {"groups": [{"examples": [...], "traces": {...}, "numeric": {...}}], "calls": {function: count}}.
 
     A check that does not end in time ends the report: {"stuck": what, "group": index, "example": index or None, ...}.
     """
     groups: list[dict[str, Any]] = []
+    seconds = SECONDS_WITH_TORCH if exercise.uses_torch else SECONDS_A_CHECK
     seams = {name: (seam, pieces[name]) for name, seam in exercise.pieces}
     with install(seams) as calls:
         for group in exercise.groups:
-            seen: dict[str, Any] = {"examples": [], "traces": None}
+            seen: dict[str, Any] = {"examples": [], "traces": None, "numeric": None}
             groups.append(seen)
             try:
                 for example in group.examples:
-                    with limit(SECONDS_A_CHECK):
+                    with limit(seconds):
                         seen["examples"].append(observe_example(example))
                 if group.traces:
                     seen["traces"] = observe_traces(group.traces, limit, shrinking)
+                if group.numeric:
+                    seen["numeric"] = observe_numeric(group.numeric, limit, seconds, shrinking)
             except StillRunning:
                 stuck = len(seen["examples"]) if len(seen["examples"]) < len(group.examples) else None
                 return {"groups": groups, "calls": dict(calls), "stuck": {"group": len(groups) - 1, "example": stuck}}
     return {"groups": groups, "calls": dict(calls)}
-
-
-def _raised(error: BaseException) -> dict[str, Any]:
-    if isinstance(error, ExerciseNotDone):
-        return {"not_done": str(error)}
-    return {"error": f"{type(error).__name__}: {error}"[:400]}
 
 
 def observe_example(example: Example) -> dict[str, Any]:
@@ -68,7 +63,7 @@ def observe_example(example: Example) -> dict[str, Any]:
         exec(example.code, namespace)
         return {"value": json.dumps(namespace["result"], sort_keys=True)}
     except Exception as error:
-        return _raised(error)
+        return outcome_of(error)
 
 
 def observe_traces(count: int, limit: Limit, shrinking: bool) -> dict[str, Any]:

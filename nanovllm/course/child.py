@@ -6,10 +6,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
-from nanovllm.course.checks import StillRunning, observe
-from nanovllm.course.errors import SwapError
+from nanovllm.course.checks import observe
+from nanovllm.course.errors import StillRunning, SwapError
 from nanovllm.course.exercise import Exercise
 from nanovllm.course.guard import Guard
 from nanovllm.course.load import load_pieces
@@ -54,6 +55,8 @@ def alarm(seconds: float) -> Iterator[None]:
 
 def run(exercise: Exercise, impl: str) -> dict[str, Any]:
     """The report, or {"refused": why}."""
+    if exercise.uses_torch:  # before the guard looks and any clock runs
+        import_module("nanovllm.engine.llm")
     guard = Guard()
     try:
         pieces = load_pieces(exercise, impl)

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanovllm.course.checks import describe, observe_example, play
-from nanovllm.course.exercise import Example, Exercise
+from nanovllm.course.exercise import Example, Exercise, Numeric
+from nanovllm.course.numeric.compare import show
+from nanovllm.course.numeric.observe import observe_case
 from nanovllm.course.oracle import Trace
 from nanovllm.course.swap import install
 from nanovllm.course.variants import build
@@ -12,11 +14,13 @@ from nanovllm.course.variants import build
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A failed check, an example or a trace, and what was observed there."""
+    """A failed check (an example, a trace, or a numeric case as seed and sizes) and what was observed there."""
 
     observed: dict[str, Any]
     example: Example | None = None
     trace: Trace | None = None
+    numeric: Numeric | None = None
+    case: tuple[int, dict[str, int]] = (0, {})
 
 
 def same_bug(exercise: Exercise, examples: list[list[dict[str, Any]]], findings: list[Finding]) -> str:
@@ -50,6 +54,8 @@ def _agrees(exercise: Exercise, examples: list[list[dict[str, Any]]]) -> bool:
 def _again(finding: Finding) -> dict[str, Any]:
     if finding.example is not None:
         return observe_example(finding.example)
+    if finding.numeric is not None:
+        return observe_case(finding.numeric, *finding.case)
     assert finding.trace is not None
     _, failure = play(finding.trace)
     return describe(failure) if failure else {}
@@ -57,6 +63,8 @@ def _again(finding: Finding) -> dict[str, Any]:
 
 def _signature(observed: dict[str, Any]) -> tuple[Any, ...]:
     """What makes two failures the same: the place and the rule, and the values unless it is an exception's text."""
+    if "value" in observed:
+        return ("value", show(observed["value"]))
     if "kind" not in observed:
         return tuple(observed.items()) if "error" not in observed else ("error", observed["error"].split(":")[0])
     place = (observed["step"], observed["phase"], observed["kind"])

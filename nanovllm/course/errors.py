@@ -18,3 +18,20 @@ class SwapError(NanoVLLMError, TypeError):
 
 class CourseError(NanoVLLMError, ValueError):
     """An exercise, a part or a file that does not exist was asked for."""
+
+
+class StillRunning(BaseException):
+    """A check was given up after its time; no `except Exception` of the learner's code catches it."""
+
+
+def outcome_of(error: BaseException) -> dict[str, str]:
+    """{"not_done": text} for an exercise that is not written yet, {"error": text} for anything else.
+
+    Triton's interpreter wraps what a kernel raises, so the causes are looked at too.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ExerciseNotDone):
+            return {"not_done": str(cause)}
+        cause = cause.__cause__
+    return {"error": f"{type(error).__name__}: {error}"[:400]}

@@ -26,7 +26,8 @@ def form_breaches(exercise: Exercise) -> list[str]:
         found.append(f"{name}: each group of checks needs points")
     if len(set(exercise.hints)) != 3 or not all(hint.strip() for hint in exercise.hints):
         found.append(f"{name}: three different hints are needed")
-    found += [f"{name}: {g.name!r} checks nothing" for g in exercise.groups if not g.examples and not g.traces]
+    idle = [g.name for g in exercise.groups if not (g.examples or g.traces or g.numeric)]
+    found += [f"{name}: {group!r} checks nothing" for group in idle]
     found += [f"{name}: {g.name!r} gives nothing to think about" for g in exercise.groups if not g.think.strip()]
     if len(exercise.bugs) < FEWEST_BUGS:
         found.append(f"{name}: {len(exercise.bugs)} planted bugs, at least {FEWEST_BUGS}")
@@ -44,7 +45,7 @@ def stub_breaches(exercise: Exercise, impl: str | Path) -> list[str]:
     report = _observe(exercise, load_pieces(exercise, impl))
     found = []
     for group, seen in zip(exercise.groups, report["groups"], strict=True):
-        results = [*seen["examples"], *([seen["traces"]] if seen["traces"] else [])]
+        results = [*seen["examples"], *([seen["traces"]] if seen["traces"] else []), *_cases(seen)]
         for result in results:
             if exercise.name not in result.get("not_done", ""):
                 found.append(f"{exercise.name}: {group.name!r} of the stub gives {str(result)[:120]}")
@@ -68,6 +69,10 @@ def bug_breaches(exercise: Exercise, bug: Variant) -> list[str]:
 def harmless_breaches(exercise: Exercise, variant: Variant) -> list[str]:
     """The harmless variant earns all points."""
     return _not_accepted(exercise, build(exercise, variant), f"the variant {variant.about!r}")
+
+
+def _cases(seen: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(seen["numeric"]["cases"]) if seen["numeric"] else []
 
 
 def _observe(exercise: Exercise, pieces: dict[str, Any]) -> Report:

@@ -4,10 +4,13 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nanovllm.course.cells import example_cell, trace_cell
+from nanovllm.course.cells import example_cell, numeric_cell, trace_cell
 from nanovllm.course.checks import Report
 from nanovllm.course.diagnose import Finding, same_bug
-from nanovllm.course.exercise import Exercise, Group
+from nanovllm.course.exercise import Exercise, Group, Numeric
+from nanovllm.course.numeric.compare import difference, place, show
+from nanovllm.course.numeric.observe import agrees, answer_of
+from nanovllm.course.numeric.show import describe_inputs, side_by_side
 from nanovllm.course.oracle import Trace, random_trace, reference
 from nanovllm.course.plain import trace_from
 from nanovllm.course.words import think_of
@@ -116,7 +119,11 @@ def _first_failure(
         failure.cell = example_cell(exercise, example, impl)
         return failure, Finding(example=example, observed=observed)
     if group.traces:
-        return _trace_failure(exercise, group, seen["traces"], impl)
+        found = _trace_failure(exercise, group, seen["traces"], impl)
+        if found[0]:
+            return found
+    if group.numeric:
+        return _numeric_failure(exercise, group, group.numeric, seen["numeric"], impl)
     return None, None
 
 
@@ -132,6 +139,47 @@ def _trace_failure(
     failure.history = [f"step {seen['step']}, {seen['phase']}", *map(str, seen["history"]), *map(str, seen["requests"])]
     failure.cell = trace_cell(exercise, trace, impl)
     return failure, Finding(trace=trace, observed=seen)
+
+
+def _numeric_failure(
+    exercise: Exercise, group: Group, numeric: Numeric, seen: dict[str, Any], impl: str
+) -> tuple[Failure | None, Finding | None]:
+    """Every case compared with its answer; of the failures the shrunk one is shown, if it is one indeed."""
+    for index in range(numeric.cases):
+        if index >= len(seen["cases"]):
+            return Failure(group.think, "a result of each case", "some are missing"), None
+        seed, sizes, observed = index, numeric.sizes_of(index), seen["cases"][index]
+        if agrees(numeric, seed, sizes, observed):
+            continue
+        if seen["small"] and _is_case(numeric, seen["small"]):
+            small = seen["small"]
+            if not agrees(numeric, small["seed"], small["sizes"], small["observed"]):
+                seed, sizes, observed = small["seed"], small["sizes"], small["observed"]
+        failure = _shown(group, numeric, (seed, sizes), observed)
+        failure.cell = numeric_cell(exercise, numeric, numeric.inputs_of(seed, sizes), impl)
+        return failure, Finding(numeric=numeric, case=(seed, sizes), observed=observed)
+    return None, None
+
+
+def _is_case(numeric: Numeric, small: dict[str, Any]) -> bool:
+    """Whether the process that ran the learner's code reported a case that there can be."""
+    limits = {name: (low, high) for name, low, high in numeric.sizes}
+    sizes = small["sizes"]
+    inside = all(type(v) is int and limits[name][0] <= v <= limits[name][1] for name, v in sizes.items())
+    return inside and sizes.keys() == limits.keys() and type(small["seed"]) is int and 0 <= small["seed"] < 10**6
+
+
+def _shown(group: Group, numeric: Numeric, case: tuple[int, dict[str, int]], observed: dict[str, Any]) -> Failure:
+    answer, inputs = answer_of(numeric, *case), describe_inputs(numeric.inputs_of(*case))
+    if "value" not in observed:
+        text = str(next(iter(observed.values())))
+        return Failure(group.think, show(answer), text, inputs, not_done="not_done" in observed)
+    found = difference(answer, observed["value"], numeric.tolerance)
+    if found is None:  # cannot be: it was no failure then
+        return Failure(group.think, show(answer), show(observed["value"]), inputs)
+    where = f"{place(found.path)}: " if found.path else ""
+    history = [*inputs, *side_by_side(answer, observed["value"], numeric.tolerance)]
+    return Failure(group.think, f"{where}{found.expected}", f"{where}{found.actual}", history)
 
 
 def _wrong_answers(group: Group, played: list[dict[str, Any]]) -> Failure | None:

@@ -18,6 +18,9 @@ from typing import IO, Any
 import nanovllm
 from nanovllm.course.exercise import Exercise
 
+# Grades are the same on every machine: no GPU, Triton's kernels in its interpreter, one thread.
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -25,6 +28,7 @@ class Limits:
 
     seconds: float = 20.0
     memory_bytes: int = 4 << 30
+    torch_memory_bytes: int = 16 << 30  # with torch, whose libraries take several GiB of addresses
     output_bytes: int = 1_000_000
 
 
@@ -35,7 +39,7 @@ def run_child(exercise: Exercise, impl: str, limits: Limits) -> dict[str, Any]:
             "number": exercise.number,
             "impl": impl,
             "result_fd": result.fileno(),
-            "memory_bytes": limits.memory_bytes,
+            "memory_bytes": limits.torch_memory_bytes if exercise.uses_torch else limits.memory_bytes,
             "cpu_seconds": int(limits.seconds) + 1,
             "file_bytes": 16 * limits.output_bytes,
         }
@@ -47,7 +51,7 @@ def run_child(exercise: Exercise, impl: str, limits: Limits) -> dict[str, Any]:
             stdout=output,
             stderr=output,
             pass_fds=(result.fileno(),),
-            env=os.environ | {"PYTHONPATH": search},
+            env=os.environ | ENVIRONMENT | {"PYTHONPATH": search},
             start_new_session=True,
         )
         try:
