@@ -9,17 +9,17 @@ def explain(record: Record) -> list[str]:
 
 
 def _headline(record: Record) -> str:
-    if record.tensors is None:
+    if record.kind == "idle":
         return f"Step {record.step} found nothing that can run."
-    rows = record.tensors.rows
+    scheduled = record.scheduled.column("num_scheduled_tokens")
+    rows = record.tensors.rows if record.tensors else [i for i, count in scheduled.items() if count]
     who = f"request {rows[0]}" if len(rows) == 1 else f"{len(rows)} requests"
     if record.kind == "decode":
         what = "its newest token" if len(rows) == 1 else "the newest token of each"
         return f"Step {record.step} is a decode: {who}, {what} goes in and the next comes out."
-    return (
-        f"Step {record.step} is a prefill: {record.num_tokens} prompt tokens of {who} are computed at once; "
-        f"running requests wait."
-    )
+    tokens = "1 prompt token" if record.num_tokens == 1 else f"{record.num_tokens} prompt tokens"
+    are = "is" if record.num_tokens == 1 else "are"
+    return f"Step {record.step} is a prefill: {tokens} of {who} {are} computed at once; running requests wait."
 
 
 def _events(record: Record) -> list[str]:
