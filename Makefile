@@ -10,7 +10,7 @@ ARGS ?=
 export VENV PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab lint format hooks venv-demo venv-notebooks venv-dev clean
+.PHONY: help demo test lab diagrams lint format hooks venv-demo venv-notebooks venv-dev clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +23,9 @@ test: venv-dev ## install what it needs and run the whole test suite
 
 lab: venv-notebooks ## open JupyterLab on this checkout
 	@$(PY) -m jupyterlab $(ARGS)
+
+diagrams: venv-notebooks ## draw the diagrams again
+	@$(PY) -m diagrams
 
 lint: venv-dev ## ruff check, ruff format --check, mypy
 	@$(PY) -m ruff check .
