@@ -136,6 +136,14 @@ def _put(stack: ExitStack, seam: Seam, piece: Any) -> None:
         setattr(owner, attribute, _like(kind, piece))
     for path in seam.defaults_of:
         _put_default(stack, resolve(path), before, piece)
+    if not seam.is_method:
+        stack.callback(_leave_nowhere, seam, before)
+
+
+def _leave_nowhere(seam: Seam, before: Any) -> None:
+    """Modules that were first imported while the piece was in hold it by name too: give them the original."""
+    for owner, attribute in holders(seam):
+        setattr(owner, attribute, before)
 
 
 def _like(kind: Any, piece: Any) -> Any:
