@@ -37,6 +37,7 @@ def add_parser(subparsers: Any) -> None:
         help="exercises (default), solutions, reference (the engine's own), or the path of a folder or file",
     )
     grade.add_argument("--json", metavar="FILE", help="also write the grades as JSON; - for stdout and nothing else")
+    grade.add_argument("--html", metavar="FILE", help="also write the grade card as one HTML page")
     grade.add_argument(
         "--seconds", type=float, default=20.0, metavar="S", help="of each exercise (default: %(default)s)"
     )
@@ -49,6 +50,9 @@ def add_parser(subparsers: Any) -> None:
     )
     hint.add_argument("exercise", metavar="EXERCISE", help="1.3, for example")
     hint.add_argument("--level", type=int, default=1, choices=(1, 2, 3), help="default: %(default)s")
+    hint.add_argument("--solution", action="store_true", help="your file beside the solution, once you have passed")
+    hint.add_argument("--show-me", action="store_true", help="with --solution: before you have passed, too")
+    hint.add_argument("--impl", default="exercises", metavar="IMPL", help="where your file is (default: %(default)s)")
     hint.add_argument("--debug", action="store_true", help="show the traceback of a refusal")
     hint.set_defaults(run=run_hint)
 
@@ -67,6 +71,10 @@ def run_grade(args: argparse.Namespace) -> int:
     grades = grade_all(select(args.what), args.impl, Limits(seconds=args.seconds), _tell_if_terminal())
     if args.json:
         _write_json(args, grades)
+    if args.html:
+        from nanovllm.course.card_html import grade_page
+
+        _write(args.html, grade_page(grades, note=f"implementation: {args.impl}"))
     if args.json != "-":
         _show(args, grades)
     return 0 if all(grade.earned == grade.points for grade in grades) else 1
@@ -106,18 +114,29 @@ def _write_json(args: argparse.Namespace, grades: "list[Grade]") -> None:
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if args.json == "-":
         sys.stdout.write(text)
-        return
+    else:
+        _write(args.json, text)
+
+
+def _write(path: str, text: str) -> None:
     try:
-        Path(args.json).write_text(text, encoding="utf-8")
+        Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise NanoVLLMError(f"the grades cannot be written to {args.json}: {error.strerror}") from error
+        raise NanoVLLMError(f"the grades cannot be written to {path}: {error.strerror}") from error
 
 
 def run_hint(args: argparse.Namespace) -> int:
-    """Print the hint."""
+    """Print the hint, or the difference to the solution."""
     from nanovllm.course.registry import get_exercise
 
     exercise = get_exercise(args.exercise)
+    if args.solution or args.show_me:
+        from nanovllm.course.progress import Progress
+        from nanovllm.course.reveal import solution_diff
+
+        lines = solution_diff(exercise, args.impl, args.show_me, Progress())
+        sys.stdout.write("\n".join(lines) + "\n" if lines else "your file is the solution, word for word\n")
+        return 0
     sys.stdout.write(f"{exercise.name}, hint {args.level} of 3: {exercise.hints[args.level - 1]}\n")
     if args.level < 3:
         sys.stdout.write(f"More: nanovllm hint {exercise.number} --level {args.level + 1}\n")

@@ -17,22 +17,28 @@ def data_folder() -> Path:
 
 
 class Progress:
-    """The best points of each exercise. earned: exercise number -> points."""
+    """The best points of each exercise. earned: exercise number -> points.
+
+    shown: exercises whose solution was asked for before they were passed.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.path = (folder or data_folder()) / "progress.json"
-        self.earned: dict[str, int] = self._read()
+        self.earned: dict[str, int] = {}
+        self.shown: set[str] = set()
+        self._read()
 
-    def _read(self) -> dict[str, int]:
-        """What the file holds; a file that cannot be read is moved aside, never overwritten."""
+    def _read(self) -> None:
+        """Take what the file holds; a file that cannot be read is moved aside, never overwritten."""
         try:
-            stored = json.loads(self.path.read_text(encoding="utf-8"))["earned"]
-            return {str(number): int(points) for number, points in stored.items()}
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            self.earned = {str(number): int(points) for number, points in stored["earned"].items()}
+            self.shown = {str(number) for number in stored.get("shown", [])}
         except FileNotFoundError:
-            return {}
+            pass
         except (ValueError, KeyError, TypeError, AttributeError):
             self.path.replace(self.path.with_suffix(".unreadable"))
-            return {}
+            self.earned = {}
 
     @property
     def points(self) -> int:
@@ -43,7 +49,17 @@ class Progress:
         """Keep what is better than before, and write it down in one piece."""
         for grade in grades:
             self.earned[grade.number] = max(self.earned.get(grade.number, 0), grade.earned)
+        self._write()
+
+    def note_shown(self, number: str) -> None:
+        """Remember that the solution was shown before the exercise was passed."""
+        self.shown.add(number)
+        self._write()
+
+    def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(f".{os.getpid()}.new")
-        new.write_text(json.dumps({"earned": self.earned}, indent=1) + "\n", encoding="utf-8")
+        new.write_text(
+            json.dumps({"earned": self.earned, "shown": sorted(self.shown)}, indent=1) + "\n", encoding="utf-8"
+        )
         new.replace(self.path)
