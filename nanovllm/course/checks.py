@@ -12,7 +12,7 @@ from typing import Any
 
 from nanovllm.course.cells import names_for_examples
 from nanovllm.course.errors import ExerciseNotDone, StillRunning, outcome_of
-from nanovllm.course.exercise import Example, Exercise
+from nanovllm.course.exercise import Example, Exercise, seeds
 from nanovllm.course.numeric.observe import observe_numeric
 from nanovllm.course.oracle import Trace, TraceFailure, random_trace, run_trace, shrink
 from nanovllm.course.swap import install
@@ -30,8 +30,12 @@ def no_limit(seconds: float) -> Iterator[None]:
     yield
 
 
-def observe(exercise: Exercise, pieces: dict[str, Any], limit: Limit = no_limit, shrinking: bool = True) -> Report:
+def observe(
+    exercise: Exercise, pieces: dict[str, Any], limit: Limit = no_limit, shrinking: bool = True, seed: int = 0
+) -> Report:
     """The report: {"groups": [{"examples": [...], "traces": {...}, "numeric": {...}}], "calls": {function: count}}.
+
+    seed: another one gives other random traces and cases of the same kind.
 
     A check that does not end in time ends the report: {"stuck": what, "group": index, "example": index or None, ...}.
     """
@@ -47,9 +51,9 @@ def observe(exercise: Exercise, pieces: dict[str, Any], limit: Limit = no_limit,
                     with limit(seconds):
                         seen["examples"].append(observe_example(example))
                 if group.traces:
-                    seen["traces"] = observe_traces(group.traces, limit, shrinking)
+                    seen["traces"] = observe_traces(group.traces, limit, shrinking, seed)
                 if group.numeric:
-                    seen["numeric"] = observe_numeric(group.numeric, limit, seconds, shrinking)
+                    seen["numeric"] = observe_numeric(group.numeric, limit, seconds, shrinking, seed)
             except StillRunning:
                 stuck = len(seen["examples"]) if len(seen["examples"]) < len(group.examples) else None
                 return {"groups": groups, "calls": dict(calls), "stuck": {"group": len(groups) - 1, "example": stuck}}
@@ -66,12 +70,12 @@ def observe_example(example: Example) -> dict[str, Any]:
         return outcome_of(error)
 
 
-def observe_traces(count: int, limit: Limit, shrinking: bool) -> dict[str, Any]:
+def observe_traces(count: int, limit: Limit, shrinking: bool, seed: int = 0) -> dict[str, Any]:
     """{"played": answers of each trace} when all pass, or what is said of the first failure."""
     played = []
-    for seed in range(count):
+    for number in seeds(count, seed):
         with limit(SECONDS_A_CHECK):
-            answers, failure = play(random_trace(seed))
+            answers, failure = play(random_trace(number))
         if failure is not None:
             small = _shrunk(failure, limit) if shrinking else failure
             return describe(small)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+SEEDS_APART = 10_000  # more than one exercise uses
+
 
 @dataclass(frozen=True, slots=True)
 class Seam:
@@ -47,6 +49,11 @@ class Example:
     expected: Any
 
 
+def seeds(count: int, seed: int) -> range:
+    """The seeds of `count` random traces or cases: 0, 1, 2 ... for seed 0, and others for every other seed."""
+    return range(seed * SEEDS_APART, seed * SEEDS_APART + count)
+
+
 @dataclass(frozen=True, slots=True)
 class Numeric:
     """Random cases whose answers are numbers; see `nanovllm.course.numeric`.
@@ -65,11 +72,11 @@ class Numeric:
     cases: int = 24
     tolerance: float = 1e-4
 
-    def sizes_of(self, index: int) -> dict[str, int]:
+    def sizes_of(self, index: int, seed: int = 0) -> dict[str, int]:
         """The sizes of case `index`: the smallest of all first, then the largest of all, then random ones."""
         if index < 2:
             return {name: (low, high)[index] for name, low, high in self.sizes}
-        rng = random.Random(index)
+        rng = random.Random(seeds(self.cases, seed)[index])
         return {name: rng.randint(low, high) for name, low, high in self.sizes}
 
     def inputs_of(self, seed: int, sizes: dict[str, int]) -> dict[str, Any]:

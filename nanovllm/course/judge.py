@@ -7,7 +7,7 @@ from typing import Any
 from nanovllm.course.cells import example_cell, numeric_cell, trace_cell
 from nanovllm.course.checks import Report
 from nanovllm.course.diagnose import Finding, same_bug
-from nanovllm.course.exercise import Exercise, Group, Numeric
+from nanovllm.course.exercise import Exercise, Group, Numeric, seeds
 from nanovllm.course.numeric.compare import difference, place, show
 from nanovllm.course.numeric.observe import agrees, answer_of
 from nanovllm.course.numeric.show import describe_inputs, side_by_side
@@ -64,15 +64,15 @@ def void(exercise: Exercise, reason: str) -> Grade:
     return Grade(exercise.number, exercise.name, exercise.title, exercise.points, 0, "void", reason)
 
 
-def judge(exercise: Exercise, report: Report, impl: str) -> Grade:
-    """The grade for a report of `checks.observe`. impl: what the cells to paste should swap in."""
+def judge(exercise: Exercise, report: Report, impl: str, seed: int = 0) -> Grade:
+    """The grade for a report of `checks.observe`, made with the same seed. impl: what the cells to paste swap in."""
     if "stuck" in report:
         return _stuck(exercise, report["stuck"], impl)
     if len(report["groups"]) != len(exercise.groups):
         return void(exercise, "the report of its checks is incomplete")
     groups, findings = [], []
     for group, seen in zip(exercise.groups, report["groups"], strict=True):
-        failure, finding = _first_failure(exercise, group, seen, impl)
+        failure, finding = _first_failure(exercise, group, seen, impl, seed)
         groups.append(GroupGrade(group.name, group.points, 0 if failure else group.points, failure))
         findings += [finding] if finding else []
     calls = {name: int(report["calls"].get(name, 0)) for name, _ in exercise.pieces}
@@ -106,7 +106,7 @@ def _stuck(exercise: Exercise, where: dict[str, Any], impl: str) -> Grade:
 
 
 def _first_failure(
-    exercise: Exercise, group: Group, seen: dict[str, Any], impl: str
+    exercise: Exercise, group: Group, seen: dict[str, Any], impl: str, seed: int
 ) -> tuple[Failure | None, Finding | None]:
     if len(seen["examples"]) != len(group.examples):
         return Failure(group.think, "a result of each example", "some are missing"), None
@@ -119,21 +119,21 @@ def _first_failure(
         failure.cell = example_cell(exercise, example, impl)
         return failure, Finding(example=example, observed=observed)
     if group.traces:
-        found = _trace_failure(exercise, group, seen["traces"], impl)
+        found = _trace_failure(exercise, group, seen["traces"], impl, seed)
         if found[0]:
             return found
     if group.numeric:
-        return _numeric_failure(exercise, group, group.numeric, seen["numeric"], impl)
+        return _numeric_failure(exercise, group, seen["numeric"], impl, seed)
     return None, None
 
 
 def _trace_failure(
-    exercise: Exercise, group: Group, seen: dict[str, Any], impl: str
+    exercise: Exercise, group: Group, seen: dict[str, Any], impl: str, seed: int
 ) -> tuple[Failure | None, Finding | None]:
     if "not_done" in seen:
         return Failure(group.think, "an answer", str(seen["not_done"]), not_done=True), None
     if "played" in seen:
-        return _wrong_answers(group, seen["played"]), None
+        return _wrong_answers(group, seen["played"], seed), None
     trace = trace_from(seen["trace"])
     failure = Failure(think_of(seen["kind"], group.think), str(seen["expected"]), str(seen["actual"]))
     failure.history = [f"step {seen['step']}, {seen['phase']}", *map(str, seen["history"]), *map(str, seen["requests"])]
@@ -142,13 +142,15 @@ def _trace_failure(
 
 
 def _numeric_failure(
-    exercise: Exercise, group: Group, numeric: Numeric, seen: dict[str, Any], impl: str
+    exercise: Exercise, group: Group, seen: dict[str, Any], impl: str, first_seed: int
 ) -> tuple[Failure | None, Finding | None]:
     """Every case compared with its answer; of the failures the shrunk one is shown, if it is one indeed."""
-    for index in range(numeric.cases):
+    numeric = group.numeric
+    assert numeric is not None
+    for index, seed in enumerate(seeds(numeric.cases, first_seed)):
         if index >= len(seen["cases"]):
             return Failure(group.think, "a result of each case", "some are missing"), None
-        seed, sizes, observed = index, numeric.sizes_of(index), seen["cases"][index]
+        sizes, observed = numeric.sizes_of(index, first_seed), seen["cases"][index]
         if agrees(numeric, seed, sizes, observed):
             continue
         if seen["small"] and _is_case(numeric, seen["small"]):
@@ -166,7 +168,7 @@ def _is_case(numeric: Numeric, small: dict[str, Any]) -> bool:
     limits = {name: (low, high) for name, low, high in numeric.sizes}
     sizes = small["sizes"]
     inside = all(type(v) is int and limits[name][0] <= v <= limits[name][1] for name, v in sizes.items())
-    return inside and sizes.keys() == limits.keys() and type(small["seed"]) is int and 0 <= small["seed"] < 10**6
+    return inside and sizes.keys() == limits.keys() and type(small["seed"]) is int and 0 <= small["seed"] < 2**63
 
 
 def _shown(group: Group, numeric: Numeric, case: tuple[int, dict[str, int]], observed: dict[str, Any]) -> Failure:
@@ -182,12 +184,12 @@ def _shown(group: Group, numeric: Numeric, case: tuple[int, dict[str, int]], obs
     return Failure(group.think, f"{where}{found.expected}", f"{where}{found.actual}", history)
 
 
-def _wrong_answers(group: Group, played: list[dict[str, Any]]) -> Failure | None:
+def _wrong_answers(group: Group, played: list[dict[str, Any]], seed: int) -> Failure | None:
     """The answers once more against the reference: the process that sent them ran the learner's code."""
-    for seed in range(group.traces):
-        trace = random_trace(seed)
-        wanted = f"the answers of random trace {seed}"
-        if seed >= len(played) or not _answers_agree(trace, played[seed]):
+    for index, number in enumerate(seeds(group.traces, seed)):
+        trace = random_trace(number)
+        wanted = f"the answers of random trace {number}"
+        if index >= len(played) or not _answers_agree(trace, played[index]):
             return Failure(group.think, wanted, "other ones were reported")
     return None
 

@@ -14,12 +14,11 @@ Swaps = Mapping[str | Seam, Implementation]
 
 def _on_swapped(name: str) -> Any:
     """The method of that name, with the pieces in force while it runs."""
-    method = getattr(LLM, name)
 
-    @wraps(method)
+    @wraps(getattr(LLM, name))
     def inside(self: "SwappedLLM", *args: Any, **kwargs: Any) -> Any:
-        with self.rank_swap.active():
-            return method(self, *args, **kwargs)
+        with self.rank_swap.active():  # looked up inside: the method itself may be swapped
+            return getattr(super(SwappedLLM, self), name)(*args, **kwargs)
 
     return inside
 

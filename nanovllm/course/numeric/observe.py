@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from nanovllm.course.errors import StillRunning, outcome_of
-from nanovllm.course.exercise import Numeric
+from nanovllm.course.exercise import Numeric, seeds
 from nanovllm.course.numeric.compare import difference
 from nanovllm.course.numeric.values import plain
 
@@ -39,18 +39,18 @@ def agrees(numeric: Numeric, seed: int, sizes: dict[str, int], observed: Observe
     return difference(answer_of(numeric, seed, sizes), observed["value"], numeric.tolerance) is None
 
 
-def observe_numeric(numeric: Numeric, limit: Limit, seconds: float, shrinking: bool) -> dict[str, Any]:
+def observe_numeric(numeric: Numeric, limit: Limit, seconds: float, shrinking: bool, seed: int = 0) -> dict[str, Any]:
     """{"cases": what each case came to, up to the first failure, "small": the smallest failing case found or None}."""
     seen: list[Observed] = []
-    for index in range(numeric.cases):
-        sizes = numeric.sizes_of(index)
+    for index, number in enumerate(seeds(numeric.cases, seed)):
+        sizes = numeric.sizes_of(index, seed)
         with limit(seconds):
-            observed = observe_case(numeric, index, sizes)
+            observed = observe_case(numeric, number, sizes)
         seen.append(observed)
-        if not agrees(numeric, index, sizes, observed):
+        if not agrees(numeric, number, sizes, observed):
             small = None
             if shrinking and index > 0 and "not_done" not in observed:
-                small = _shrunk(numeric, index, sizes, observed, limit, seconds)
+                small = _shrunk(numeric, number, sizes, observed, limit, seconds)
             return {"cases": seen, "small": small}
     return {"cases": seen, "small": None}
 
