@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from nanovllm.engine.llm_engine import LLMEngine
+from nanovllm.engine.startup import build_runner, measure_budget
 from nanovllm.paged_kv.cache import KVCacheSpec
 from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.paged_kv.memory import MemoryBudget
 from nanovllm.qwen3.config import Qwen3Config
+from nanovllm.qwen3.parallel import TensorParallelGroup
 from nanovllm.scheduler import BlockManager, Sequence
 from nanovllm.trace.record import Record
 from nanovllm.viz.manager import manager_record
@@ -128,3 +131,18 @@ def cache_spec(config: Qwen3Config, block_size: int = 256, ranks: int = 1, dtype
     """The cache of one of `ranks` ranks for a model of this shape."""
     heads = max(1, config.num_key_value_heads // ranks)
     return KVCacheSpec(config.num_hidden_layers, heads, config.head_dim, block_size, dtype)
+
+
+def measured_budget(llm: LLMEngine) -> MemoryBudget | None:
+    """The memory of this engine's GPU, measured as at its start: a second model is built and its largest step run.
+
+    None without a GPU. The second model is given back before this returns.
+    """
+    if llm.plan.device_type != "cuda":
+        return None
+    runner = build_runner(llm.plan, TensorParallelGroup())
+    try:
+        assert runner.meter is not None, "a runner on a GPU has a meter"
+        return measure_budget(llm.plan, runner, runner.meter)
+    finally:
+        runner.close()
