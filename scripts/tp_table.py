@@ -273,7 +273,7 @@ def main() -> None:
             for size in ranks:
                 for mode in modes_of(options.device):
                     rows.append(measure(name, folder, size, mode, options))
-                    print(f"measured {name}, {size} ranks, {mode}", file=sys.stderr, flush=True)
+                    print("measured", json.dumps(asdict(rows[-1])), file=sys.stderr, flush=True)
     add_efficiency(rows)
     print(table(rows))
     if options.json:

@@ -126,7 +126,7 @@ class LLMEngine:
         """True when `generate` may launch a step before the last one's tokens are read; never while someone watches."""
         watched = self.on_event is not None or self.model_runner.on_phase is not None
         wanted = self.config.overlap if self.config.overlap is not None else self.model_runner.graphs is not None
-        return wanted and not watched and self.ranks.size == 1
+        return wanted and not watched
 
     def book(self, schedule: Schedule, token_ids: list[int | None]) -> StepOutput:
         """Enter a step that ran: the scheduler's bookkeeping, and outputs for the requests that it finished."""

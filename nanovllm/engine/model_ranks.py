@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,9 +14,12 @@ from nanovllm.engine.startup import Plan
 from nanovllm.engine.step_codec import HasBlockTable, StepEncoder
 from nanovllm.errors import ConfigError
 from nanovllm.paged_kv.batch import SamplingInputs
+from nanovllm.paged_kv.in_flight import Feed, PendingTokens
 from nanovllm.paged_kv.model_runner import ModelRunner
 from nanovllm.qwen3.distributed import CollectiveRecorder, DistributedGroup
 from nanovllm.scheduler.sequence import ScheduledSlice
+
+T = TypeVar("T")
 
 
 class ModelRanks:
@@ -66,21 +70,48 @@ class ModelRanks:
         """One step on every rank; the token ids come from rank 0. `live`: every unfinished sequence, by id."""
         if self.size == 1:
             return self.runner.run(slices, is_prefill, sampling)
-        message = self._encoder.encode(slices, is_prefill, live)
+        return self._step(lambda: self.runner.run(slices, is_prefill, sampling), slices, is_prefill, live)
+
+    def launch(
+        self,
+        slices: Seq[ScheduledSlice],
+        is_prefill: bool,
+        sampling: SamplingInputs,
+        live: Mapping[int, HasBlockTable],
+        feed: Feed | None = None,
+    ) -> PendingTokens:
+        """Start a step on every rank without waiting for its tokens; `read` waits. `feed`: see `ModelRunner.launch`."""
+        if self.size == 1:
+            return self.runner.launch(slices, is_prefill, sampling, feed)
+        start = partial(self.runner.launch, slices, is_prefill, sampling, feed)
+        return self._step(start, slices, is_prefill, live, feed is not None)
+
+    def read(self, pending: PendingTokens) -> list[int | None]:
+        """The token ids of a launched step. Another rank that fails before they are there ends in RankError."""
+        return self.group.here(pending.result)
+
+    def _step(
+        self,
+        own_part: Callable[[], T],
+        slices: Seq[ScheduledSlice],
+        is_prefill: bool,
+        live: Mapping[int, HasBlockTable],
+        is_fed: bool = False,
+    ) -> T:
+        message = self._encoder.encode(slices, is_prefill, live, is_fed)
         if self.recorder is not None:
             self.recorder.start_step()
-        return self.group.step(message, lambda: self._with_fair_share(slices, is_prefill, sampling))
+        result: T = self.group.step(message, lambda: self._with_fair_share(own_part))
+        return result
 
-    def _with_fair_share(
-        self, slices: Seq[ScheduledSlice], is_prefill: bool, sampling: SamplingInputs
-    ) -> list[int | None]:
+    def _with_fair_share(self, own_part: Callable[[], T]) -> T:
         """Rank 0's part of a step, with its share of the cores; the caller's number of threads comes back after it."""
         if self._num_threads is None:
-            return self.runner.run(slices, is_prefill, sampling)
+            return own_part()
         before = torch.get_num_threads()
         torch.set_num_threads(self._num_threads)
         try:
-            return self.runner.run(slices, is_prefill, sampling)
+            return own_part()
         finally:
             torch.set_num_threads(before)
 

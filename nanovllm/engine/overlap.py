@@ -55,7 +55,7 @@ class OverlappedLoop:
             return engine.step()
         try:
             following = self._launch_next(flight)
-            token_ids = flight.pending.result()
+            token_ids = engine.ranks.read(flight.pending)
         except BaseException:
             self.cancel()  # a launch that broke half-way may have overwritten the samples it was fed from
             raise
@@ -72,8 +72,8 @@ class OverlappedLoop:
             return None
         try:
             slices = [seq.scheduled_slice() for seq in schedule.seqs]
-            runner = self._engine.model_runner
-            return _Flight(schedule, runner.launch(slices, schedule.is_prefill, SamplingInputs.of(schedule.seqs)))
+            sampling, live = SamplingInputs.of(schedule.seqs), self._engine.scheduler.sequences
+            return _Flight(schedule, self._engine.ranks.launch(slices, schedule.is_prefill, sampling, live))
         except BaseException:
             self._engine.scheduler.rollback(schedule)
             raise
@@ -86,7 +86,8 @@ class OverlappedLoop:
             return None
         feed = Feed(flight.pending, _rows_of(seqs, in_flight))
         sampling = SamplingInputs.of(seqs, num_ahead=1)
-        pending = self._engine.model_runner.launch([slice_ahead(s) for s in seqs], False, sampling, feed)
+        live = self._engine.scheduler.sequences
+        pending = self._engine.ranks.launch([slice_ahead(s) for s in seqs], False, sampling, live, feed)
         return _Flight(Schedule(seqs, False), pending)
 
     def cancel(self) -> None:

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from nanovllm.engine.startup import Plan, affordable_blocks, build_runner, open_pool
 from nanovllm.engine.step_codec import StepDecoder, StepMessage
+from nanovllm.paged_kv.in_flight import SENT_BY_RANK_0
 from nanovllm.paged_kv.model_runner import ModelRunner
 from nanovllm.qwen3.distributed import DistributedGroup, Seat
 from nanovllm.qwen3.parallel import TensorParallelGroup
@@ -84,7 +85,8 @@ class RankExecutor:
 
     def run_step(self, message: StepMessage) -> None:
         """A worker's part of a step; the sampled tokens are rank 0's business."""
-        self.runner.run(self._decoder.decode(message), message.is_prefill)
+        feed = SENT_BY_RANK_0 if message.is_fed else None
+        self.runner.launch(self._decoder.decode(message), message.is_prefill, feed=feed)
 
     def call(self, function: Any, *args: Any) -> Any:
         """Run a picklable `function(executor, *args)` here, to look at or change any rank."""

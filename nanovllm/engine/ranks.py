@@ -93,6 +93,11 @@ class RankGroup:
         self._post("run_step", pickle.dumps(("run_step", (message,))), self.timeouts.step)
         return self._run_here(run, self.timeouts.step)
 
+    def here(self, wait: Callable[[], Any]) -> Any:
+        """Wait on rank 0 for what an earlier `step` started, as closely watched as the step itself."""
+        self._check_open()
+        return self._run_here(wait, self.timeouts.step)
+
     @property
     def traffic(self) -> Traffic:
         """What the control channel has carried to the workers."""

@@ -28,6 +28,7 @@ class StepMessage(NamedTuple):
     totals: [B] tokens that each sequence has in all; None in a decode step, where it is start + 1.
     tables: for sequences whose table changed: (seq_id, number of leading blocks kept, block ids that follow them).
     dropped: ids of sequences that gave their blocks back (finished, cancelled or preempted).
+    is_fed: the tokens are being sampled by the step before and come from rank 0's GPU; `tokens` holds placeholders.
     """
 
     is_prefill: bool
@@ -38,6 +39,7 @@ class StepMessage(NamedTuple):
     totals: list[int] | None
     tables: list[tuple[int, int, list[int]]]
     dropped: list[int]
+    is_fed: bool = False
 
     @property
     def chunks(self) -> list[list[int]]:
@@ -65,7 +67,9 @@ class StepEncoder:
     def __init__(self) -> None:
         self._sent: dict[int, _Sent] = {}
 
-    def encode(self, slices: Seq[ScheduledSlice], is_prefill: bool, live: Mapping[int, HasBlockTable]) -> StepMessage:
+    def encode(
+        self, slices: Seq[ScheduledSlice], is_prefill: bool, live: Mapping[int, HasBlockTable], is_fed: bool = False
+    ) -> StepMessage:
         """The message of one step. `live`: every unfinished sequence, to notice those that gave up their blocks."""
         tables = [change for s in slices if (change := self._change(s)) is not None]
         return StepMessage(
@@ -77,6 +81,7 @@ class StepEncoder:
             totals=[s.num_tokens for s in slices] if is_prefill else None,
             tables=tables,
             dropped=self._drop_released(live) if len(self._sent) > len(slices) else [],
+            is_fed=is_fed,
         )
 
     def _change(self, s: ScheduledSlice) -> tuple[int, int, list[int]] | None:

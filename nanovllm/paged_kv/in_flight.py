@@ -40,15 +40,25 @@ class PendingTokens:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Where a step's input tokens come from when they are still on the device: rows of an earlier step's samples."""
+    """Where a step's input tokens come from when they are still on the device: rows of an earlier step's samples.
 
-    pending: PendingTokens
-    rows: np.ndarray  # [B] int64
+    pending: None on a rank that samples nothing and is sent the ids by rank 0.
+    """
 
-    def gather(self, out: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-        """[B] int64 input ids; `rows` is the device copy of self.rows if there is one."""
+    pending: PendingTokens | None
+    rows: np.ndarray | None  # [B] int64
+
+    def gather(self, out: Tensor, rows: Tensor | None = None) -> None:
+        """Write the input ids to `out` [B] int64, on the rank that has them; `rows`: self.rows on the device."""
+        if self.pending is None:
+            return
         sampled = self.pending.sampled
         assert sampled is not None
+        assert self.rows is not None
         if rows is None:
             rows = torch.from_numpy(self.rows).to(sampled.device, non_blocking=True)
-        return sampled[rows] if out is None else torch.index_select(sampled, 0, rows, out=out)
+        torch.index_select(sampled, 0, rows, out=out)
+
+
+# On ranks other than 0: the input ids come from rank 0.
+SENT_BY_RANK_0 = Feed(None, None)

@@ -35,6 +35,10 @@ class CausalModel(Protocol):
         """Logits [num_logits, vocab_size] on rank 0, None elsewhere."""
         ...
 
+    def share_ids(self, input_ids: Tensor) -> None:
+        """Overwrite `input_ids` [B] int64 with rank 0's, when only rank 0 knows them."""
+        ...
+
 
 class TokenSampler(Protocol):
     """What the runner needs of a sampler; `qwen3.sampler.Sampler` is one."""
@@ -164,7 +168,8 @@ class ModelRunner:
         """Copy the batch to the device and run the layers; hidden [T, hidden_size]."""
         self.last_batch = batch = to_device(host, self.device)
         if feed is not None:
-            batch.input_ids = feed.gather()
+            feed.gather(batch.input_ids)
+            self.model.share_ids(batch.input_ids)
         self._phase("forward")
         return self.model(batch.input_ids, batch.positions, batch.context), batch.context
 
@@ -189,6 +194,7 @@ class ModelRunner:
         input_ids = buffers.device["input_ids"][:num_seqs]
         if feed is not None:
             feed.gather(input_ids, buffers.device["rows"][:num_seqs])
+            self.model.share_ids(input_ids)
         context = buffers.context(num_seqs, host.max_seqlen_k)
         self.last_batch = DeviceBatch(input_ids, buffers.device["positions"][:num_seqs], context)
         self._phase("forward")

@@ -7,6 +7,7 @@ open to this machine only, and a backend object that is called directly.
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,13 @@ LOOPBACK = "127.0.0.1"
 # Whoever waits in a collective is freed by its supervisor, which knows the deadline; torch's own limits stay away.
 NO_LIMIT = timedelta(days=1)
 # By default torch ends the whole process when a NCCL peer is lost; here that process may be somebody's notebook.
-NCCL_ENVIRONMENT = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+# NCCL's monitoring service (RAS) would listen on a fixed port for as long as the process lives.
+NCCL_ENVIRONMENT = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "NCCL_RAS_ENABLE": "0",
+}
+ABORT_SECONDS = 10.0  # for NCCL to end its threads once the captured graphs are gone
 
 
 class Seat(Protocol):
@@ -100,8 +107,11 @@ class DistributedGroup(TensorParallelGroup):
         self._timeout = timedelta(seconds=connect_timeout)
         self._store: Any = None
         self._backend: Any = None
+        self._abort_lock = threading.Lock()
+        self._aborting: threading.Thread | None = None
         self._reduce_options: Any = None
         self._gather_options: Any = None
+        self._broadcast_options: Any = None
 
     # --- coming and going -------------------------------------------------------------------------------------------
 
@@ -120,13 +130,15 @@ class DistributedGroup(TensorParallelGroup):
         else:
             self._store = dist.TCPStore(LOOPBACK, port, self.size, False, self._timeout, False)
             self._store.set(f"here/{self.rank}", "")
-        self._backend = (_nccl if self.device.type == "cuda" else _gloo)(
-            self._store, self.rank, self.size, self._timeout
-        )
         self._reduce_options = _synchronous(dist.AllreduceOptions())
         self._gather_options = _synchronous(dist.GatherOptions())
         self._gather_options.rootRank = 0
-        probe = self.all_reduce(torch.ones(1, device=self.device), "connect")
+        self._broadcast_options = _synchronous(dist.BroadcastOptions())
+        self._broadcast_options.rootRank = 0
+        make = _nccl if self.device.type == "cuda" else _gloo
+        with _environment(NCCL_ENVIRONMENT):  # read by the constructor and by the first collective
+            self._backend = make(self._store, self.rank, self.size, self._timeout)
+            probe = self.all_reduce(torch.ones(1, device=self.device), "connect")
         if probe.item() != self.size:
             raise CollectiveError(f"{self.size} ranks met and their ones add up to {probe.item()}")
 
@@ -140,14 +152,25 @@ class DistributedGroup(TensorParallelGroup):
         raise CollectiveError("the group was closed before all ranks had come")
 
     def abort(self) -> None:
-        """Break off what is under way on a GPU, from any thread; on a CPU it ends when its peers' sockets close."""
-        if self._backend is not None and self.device.type == "cuda":
-            getattr(self._backend, "abort", getattr(self._backend, "_abort", lambda: None))()
+        """Break off what is under way on a GPU, from any thread, without waiting for it.
+
+        NCCL frees the kernels that wait for a peer at once, but its call returns only when every captured graph is
+        gone; so it runs in a thread of its own, and `close` waits for that one. On a CPU a collective ends when its
+        peers' sockets close.
+        """
+        with self._abort_lock:
+            if self._backend is None or self.device.type != "cuda" or self._aborting is not None:
+                return
+            end = getattr(self._backend, "abort", getattr(self._backend, "_abort", lambda: None))
+            self._aborting = threading.Thread(target=end, daemon=True, name="nccl-abort")
+            self._aborting.start()
 
     def close(self) -> None:
         """Leave the group: its threads end and its ports close. Captured graphs must be gone. Harmless twice."""
         self.abort()
-        self._backend = self._store = None
+        if self._aborting is not None:
+            self._aborting.join(ABORT_SECONDS)
+        self._backend = self._store = self._aborting = None
 
     # --- collectives ------------------------------------------------------------------------------------------------
 
@@ -165,6 +188,13 @@ class DistributedGroup(TensorParallelGroup):
         with self.recorder.note("gather", x, where):
             return self._gather(x)
 
+    def broadcast(self, x: Tensor, where: str) -> Tensor:
+        """See the base class. In place."""
+        if self.recorder is None:
+            return self._broadcast(x)
+        with self.recorder.note("broadcast", x, where):
+            return self._broadcast(x)
+
     def _all_reduce(self, x: Tensor) -> Tensor:
         x = x.contiguous()
         self._run("allreduce", [x], self._reduce_options)
@@ -175,6 +205,10 @@ class DistributedGroup(TensorParallelGroup):
         parts = [torch.empty_like(x) for _ in range(self.size)] if self.rank == 0 else None
         self._run("gather", [] if parts is None else [parts], [x], self._gather_options)
         return parts
+
+    def _broadcast(self, x: Tensor) -> Tensor:
+        self._run("broadcast", [x], self._broadcast_options)
+        return x
 
     def _run(self, name: str, *args: Any) -> None:
         """Start a collective and wait for it: the host on a CPU, the current stream on a GPU."""
@@ -216,13 +250,12 @@ def _nccl(store: Any, rank: int, size: int, connect_timeout: timedelta) -> Any:
     """A NCCL backend; its communicator is made by the first collective, on the device of that tensor."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = NO_LIMIT
-    with _environment(NCCL_ENVIRONMENT):
-        return dist.ProcessGroupNCCL(store, rank, size, options)
+    return dist.ProcessGroupNCCL(store, rank, size, options)
 
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables that a constructor reads, and put back what was there."""
+    """Set environment variables that a library reads, and put back what was there."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

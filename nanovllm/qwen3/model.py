@@ -134,6 +134,10 @@ class Qwen3ForCausalLM(nn.Module):
         assert residual is not None
         return self.norm.add_and_norm(x, residual)[0]
 
+    def share_ids(self, input_ids: Tensor) -> None:
+        """Overwrite `input_ids` [B] int64 with rank 0's: only rank 0 samples, and the next step begins with its ids."""
+        self.lm_head.group.broadcast(input_ids, "sampled ids")
+
     def compute_logits(self, hidden: Tensor, context: ForwardContext) -> Tensor | None:
         """Logits [num_logits, vocab_size] of the rows that need them, on rank 0; None on the others."""
         if context.last_token_rows is not None:

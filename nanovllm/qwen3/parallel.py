@@ -11,7 +11,7 @@ from nanovllm.errors import ConfigError
 class CollectiveRecord:
     """One collective as one rank saw it.
 
-    kind: "all_reduce" or "gather". where: the layer that asked for it, such as "layers.0.mlp.down_proj".
+    kind: "all_reduce", "gather" or "broadcast". where: who asked for it, such as "layers.0.mlp.down_proj".
     shape, dtype, num_bytes: of this rank's own tensor.
     seconds: from its start to its result; None where nobody can measure it (while a CUDA graph is captured).
     """
@@ -45,6 +45,10 @@ class TensorParallelGroup:
     def gather(self, x: Tensor, where: str) -> list[Tensor] | None:
         """All ranks' `x` on rank 0, in rank order; None elsewhere."""
         return [x]
+
+    def broadcast(self, x: Tensor, where: str) -> Tensor:
+        """Rank 0's `x` on every rank; the others' `x`, of the same shape and contiguous, is overwritten."""
+        return x
 
 
 def shard_size(total: int, group: TensorParallelGroup, what: str) -> int:

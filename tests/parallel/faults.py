@@ -27,14 +27,14 @@ class Fault:
         if self.phase == "exit":
             runner.close = self.happen
             return
-        run = runner.run
+        launch = runner.launch
 
-        def failing(slices: Any, is_prefill: bool, *rest: Any) -> Any:
+        def failing(slices: Any, is_prefill: bool, *rest: Any, **more: Any) -> Any:
             if is_prefill == (self.phase == "prefill"):
                 self.happen()
-            return run(slices, is_prefill, *rest)
+            return launch(slices, is_prefill, *rest, **more)
 
-        runner.run = failing
+        runner.launch = failing
 
     def happen(self) -> None:
         if self.kind == "raise":

@@ -38,21 +38,23 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Every kind and every phase at least once; scripts/fault_loop.py runs all of their combinations.
 @pytest.mark.parametrize(
-    ("phase", "kind"),
+    ("phase", "kind", "overlap"),
     [
-        ("start", "raise"),
-        ("connect", "kill"),
-        ("prefill", "kill"),
-        ("decode", "raise"),
-        ("decode", "stop"),
-        ("exit", "raise"),
+        ("start", "raise", False),
+        ("connect", "kill", False),
+        ("prefill", "kill", False),
+        ("decode", "raise", False),
+        ("decode", "kill", True),
+        ("decode", "stop", True),
+        ("exit", "raise", False),
     ],
 )
-def test_a_failing_rank_is_named_and_everything_ends(checkpoint: Path, phase: str, kind: str) -> None:
+def test_a_failing_rank_is_named_and_everything_ends(checkpoint: Path, phase: str, kind: str, overlap: bool) -> None:
     began = time.monotonic()
     llm = None
     with pytest.raises(RankError, match="rank 1") as caught:  # noqa: PT012
-        llm = make_llm(checkpoint, tensor_parallel_size=2, rank_timeout=STEP_SECONDS, setup=(Fault(1, phase, kind),))
+        limits = {"rank_timeout": STEP_SECONDS, "setup": (Fault(1, phase, kind),), "overlap": overlap}
+        llm = make_llm(checkpoint, tensor_parallel_size=2, **limits)
         began = time.monotonic()
         llm.generate(random_prompts([5, 9]), greedy(4), use_tqdm=False)
         llm.exit()

@@ -1,6 +1,7 @@
 """Whole engines with 1, 2 and 4 processes: the same tokens in every situation that the scheduler can bring about."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,25 @@ def test_batched_chunked_preempted_and_cached(checkpoint: Path, size: int) -> No
         assert max(llm.ranks.call(num_known_tables)) <= 1  # finished and preempted requests are forgotten
         shares = llm.ranks.group.every("weight_bytes_read")
         assert max(shares) - min(shares) < 0.02 * max(shares)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_overlapped_loop(checkpoint: Path, size: int) -> None:
+    """Steps launched ahead take rank 0's ids on every rank; each costs one broadcast and nothing else."""
+    prompts, params = workload()
+    params = [replace(p, stop_token_ids=tuple(range(i, 256, 40))) for i, p in enumerate(params)]
+    expected = one_by_one(checkpoint, prompts, params)
+    with make_llm(checkpoint, tensor_parallel_size=size, overlap=True, **TIGHT) as llm:
+        first = llm.generate(prompts, params, use_tqdm=False)
+        assert token_ids_of(first) == expected
+        assert token_ids_of(llm.generate(prompts, params, use_tqdm=False)) == expected
+        assert sum(o.metrics.num_preemptions for o in first) > 0
+        assert_idle(llm)
+        recorder = llm.ranks.record_collectives()
+        llm.generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=5, ignore_eos=True), use_tqdm=False)
+        assert recorder is not None
+        assert [r.kind for r in recorder.records] == ["broadcast"] + ["all_reduce"] * 5 + ["gather"]
+        assert recorder.records[0].shape == (1,)
 
 
 @pytest.mark.parametrize(("block_size", "num_blocks"), [(1, 400), (512, 3)])
