@@ -3,11 +3,28 @@
 This catches tricks and accidents. It is no security boundary: code in the same process can always do more.
 """
 
+import os
 import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
-_WATCHED = ("builtins", "json", "os", "random", "signal", "sys", "time")
+_WATCHED = (
+    *(
+        "builtins",
+        "collections",
+        "functools",
+        "json",
+        "json.encoder",
+        "math",
+        "operator",
+        "os",
+        "random",
+        "signal",
+        "sys",
+    ),
+    *("time", "numpy", "torch", "torch.nn.functional", "torch.testing"),
+)
+_CLASSES = (("torch", "Tensor"),)  # beside those of the engine
 _CHANGE_BY_THEMSELVES = {"__annotations__", "__doc__", "last_value", "last_type", "last_traceback", "last_exc"}
 
 
@@ -21,6 +38,16 @@ class Guard:
         for name, module in list(sys.modules.items()):
             if name in _WATCHED or name.split(".")[0] == "nanovllm":
                 self._remember(name, module)
+        for name, attribute in _CLASSES:
+            cls = getattr(sys.modules.get(name), attribute, None)
+            if cls is not None:
+                self._classes[f"{name}.{attribute}"] = (cls, dict(vars(cls)))
+        self._out, self._files = (sys.stdout, sys.stderr), _standard_files()
+
+    def closed(self) -> str:
+        """What became of standard output, in words; "" while it goes where it went."""
+        is_open = not any(stream.closed for stream in self._out if stream is not None)
+        return "" if is_open and _standard_files() == self._files else "closed its standard output"
 
     def _remember(self, name: str, module: ModuleType) -> None:
         self._seen[name] = dict(vars(module))
@@ -47,6 +74,18 @@ class Guard:
             if function.__code__ is not code or function.__defaults__ is not defaults:
                 found.append(name)
         return list(dict.fromkeys(found))
+
+
+def _standard_files() -> list[tuple[int, int] | None]:
+    """What the descriptors of standard output and error lead to."""
+    found: list[tuple[int, int] | None] = []
+    for fd in (1, 2):
+        try:
+            status = os.fstat(fd)
+            found.append((status.st_dev, status.st_ino))
+        except OSError:
+            found.append(None)
+    return found
 
 
 def _replaced(owner: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -40,6 +40,15 @@ def original(seam: Seam) -> Callable[..., Any]:
     return current(seam)
 
 
+def wrapped_like(kind: Any, piece: Any) -> Any:
+    """The piece in the wrapping that `kind`, what was stored, has: a property, a static or a class method."""
+    if isinstance(kind, property):
+        return property(piece)
+    if isinstance(kind, staticmethod | classmethod):
+        return type(kind)(piece)
+    return piece
+
+
 def holders(seam: Seam) -> list[tuple[Any, str]]:
     """Every (object, attribute) through which the engine reaches what stands at the seam; the owner comes first.
 

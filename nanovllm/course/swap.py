@@ -10,7 +10,7 @@ from typing import Any
 from nanovllm.course.errors import SwapError
 from nanovllm.course.exercise import Seam
 from nanovllm.course.load import load_pieces
-from nanovllm.course.originals import current, holders, original, resolve, stored
+from nanovllm.course.originals import current, holders, original, resolve, stored, wrapped_like
 from nanovllm.course.registry import EXERCISES, get_exercise
 from nanovllm.course.seams import SEAMS
 from nanovllm.course.signatures import check_signature, plain_signature
@@ -133,7 +133,7 @@ def _put(stack: ExitStack, seam: Seam, piece: Any) -> None:
             stack.callback(setattr, owner, attribute, vars(owner)[attribute])
         else:  # inherited
             stack.callback(delattr, owner, attribute)
-        setattr(owner, attribute, _like(kind, piece))
+        setattr(owner, attribute, wrapped_like(kind, piece))
     for path in seam.defaults_of:
         _put_default(stack, resolve(path), before, piece)
     if not seam.is_method:
@@ -144,15 +144,6 @@ def _leave_nowhere(seam: Seam, before: Any) -> None:
     """Modules that were first imported while the piece was in hold it by name too: give them the original."""
     for owner, attribute in holders(seam):
         setattr(owner, attribute, before)
-
-
-def _like(kind: Any, piece: Any) -> Any:
-    """The piece in the wrapping that the original has: a property, a static or a class method."""
-    if isinstance(kind, property):
-        return property(piece)
-    if isinstance(kind, staticmethod | classmethod):
-        return type(kind)(piece)
-    return piece
 
 
 def _put_default(stack: ExitStack, holder: FunctionType, original: Any, piece: Any) -> None:
