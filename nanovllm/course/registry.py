@@ -1,11 +1,11 @@
 """Every exercise of the course, by number."""
 
-from nanovllm.course import part1
+from nanovllm.course import part1, part3
 from nanovllm.course.errors import CourseError
 from nanovllm.course.exercise import Exercise
 
 COURSE_POINTS = 100  # of all four parts together
-EXERCISES: dict[str, Exercise] = {exercise.number: exercise for exercise in part1.EXERCISES}
+EXERCISES: dict[str, Exercise] = {exercise.number: exercise for part in (part1, part3) for exercise in part.EXERCISES}
 
 
 def get_exercise(number: str) -> Exercise:

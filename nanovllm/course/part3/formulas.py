@@ -65,10 +65,10 @@ def _of(vector: Sequence[float]) -> range:
     return range(len(vector))
 
 
-def attend(
+def heads_of(
     qkv: Matrix, num_heads: int, num_kv_heads: int, q_weight: Vector, k_weight: Vector, eps: float, theta: float
-) -> list[Matrix]:
-    """One sequence from position 0 on: split [T][(Hq + 2 Hkv) D], QK norm, rotation, causal attention: [T][Hq][D]."""
+) -> dict[str, list[Matrix]]:
+    """One sequence from position 0 on: qkv [T][(Hq + 2 Hkv) D] -> q [T][Hq][D], k and v [T][Hkv][D], to attend with."""
     dim = len(q_weight)
     turn = frequencies(dim, theta)
     q, k, v = [], [], []
@@ -79,7 +79,7 @@ def attend(
         keys = heads[num_heads : num_heads + num_kv_heads]
         k.append([rotate(rms_norm(h, k_weight, eps), angles) for h in keys])
         v.append(heads[num_heads + num_kv_heads :])
-    return attention(q, k, v, dim**-0.5)
+    return {"q": q, "k": k, "v": v}
 
 
 def silu_and_mul(gate_up: Sequence[float]) -> Vector:
