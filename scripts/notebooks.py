@@ -192,7 +192,11 @@ def lint(paths: list[Path]) -> int:
 
     found = [f"{path.name}: {fault}" for path in paths for fault in faults(path)]
     print("\n".join(found) or f"{len(paths)} notebooks are in form")
-    return 1 if found else 0
+    ruff = [
+        subprocess.run([sys.executable, "-m", "ruff", *command, "--quiet", *map(str, paths)], cwd=ROOT).returncode
+        for command in (["check"], ["format", "--check"])
+    ]
+    return 1 if found or any(ruff) else 0
 
 
 def to_html(path: Path) -> str:

@@ -24,8 +24,8 @@ _REASONS = {
     DecisionKind.CONTINUE: "request {seq_id} continues its prefill: {tokens} of {needed} remaining tokens",
     DecisionKind.DEFER: "request {seq_id} not admitted: {why}",
     DecisionKind.DECODE: "{count} running requests decode one token each: {why}",
-    DecisionKind.PREEMPT: "request {seq_id} preempted: request {by} needs a block and 0 are free; its {blocks} blocks "
-    "are released and its {tokens} tokens wait at the head of the queue",
+    DecisionKind.PREEMPT: "request {seq_id} preempted: request {by} needs a block and 0 are free; it gives up its "
+    "{blocks} blocks, and its {tokens} tokens wait at the head of the queue",
     DecisionKind.FINISH: "request {seq_id} finished ({why}) after {tokens} completion tokens",
     DecisionKind.ABORT: "request {seq_id} cancelled while {why}",
 }

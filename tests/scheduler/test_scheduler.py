@@ -384,7 +384,7 @@ def test_hits_limits_and_preemptions_are_reasons_too() -> None:
     driver.step()
     driver.begin()
     assert driver.reasons[1] == (
-        "request 1 preempted: request 0 needs a block and 0 are free; its 2 blocks are released and its 5 tokens wait "
+        "request 1 preempted: request 0 needs a block and 0 are free; it gives up its 2 blocks, and its 5 tokens wait "
         "at the head of the queue"
     )
     driver.end()
