@@ -137,9 +137,9 @@ def _tampered(guard: Guard, watch: Watch) -> str:
 
 def report_and_leave(exercise: Exercise, request: dict[str, Any], result_fd: int) -> None:
     """Everything that happens in the process, once it is its own: limits, checks, report, end."""
-    write, leave = os.write, os._exit
+    write, leave, encode = os.write, os._exit, json.JSONEncoder().encode
     set_limits(request["memory_bytes"], request["cpu_seconds"], request["file_bytes"])
-    data = json.dumps(run(exercise, request)).encode()
+    data = encode(run(exercise, request)).encode()
     while data:
         data = data[write(result_fd, data) :]
     leave(0)  # without what the submission may have registered for the end

@@ -43,6 +43,7 @@ _CHANGES = (
 )
 _SIGNALS = ("os.kill", "os.killpg", "signal.pthread_kill")
 _LIBRARIES = ("ctypes.dlopen", "ctypes.dlsym")
+_SINKS = ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -114,7 +115,7 @@ class Watch:
 
     def __init__(self, closed: Iterable[str | Path] = (), own: str | Path = "") -> None:
         self.seen: list[str] = []
-        roots = (_PACKAGE.parent / "solutions", Path.cwd() / "solutions", _PACKAGE / "course", *closed)
+        roots = (_PACKAGE.parent / "solutions", Path.cwd() / "solutions", *closed)
         self._closed = tuple(f"{Path(root).resolve()}{os.sep}" for root in roots)
         self._own = str(Path(own).resolve()) if own else ""
         engine = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "nanovllm"]
@@ -145,7 +146,7 @@ class Watch:
         if not isinstance(path, str | bytes):
             return
         name = os.path.realpath(os.fsdecode(path))
-        if isinstance(flags, int) and flags & _WRITING and not name.startswith(("/dev/", "/proc/self/")):
+        if isinstance(flags, int) and flags & _WRITING and name not in _SINKS:
             self._refuse(f"it wrote to a file ({name})")
         if name == self._own:
             return

@@ -24,7 +24,7 @@ _WATCHED = (
     ),
     *("time", "numpy", "torch", "torch.nn.functional", "torch.testing"),
 )
-_CLASSES = (("torch", "Tensor"),)  # beside those of the engine
+_CLASSES = (("torch", "Tensor"), ("json.encoder", "JSONEncoder"))  # beside those of the engine
 _CHANGE_BY_THEMSELVES = {"__annotations__", "__doc__", "last_value", "last_type", "last_traceback", "last_exc"}
 
 

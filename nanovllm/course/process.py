@@ -33,7 +33,7 @@ class Limits:
     """Of one exercise's process: seconds by the wall clock, bytes of memory and of what it prints."""
 
     seconds: float = 20.0
-    memory_bytes: int = 4 << 30  # of address space, beyond what is mapped when the file is loaded
+    memory_bytes: int = 2 << 30  # of address space, beyond what is mapped when the file is loaded
     output_bytes: int = 1_000_000
 
 

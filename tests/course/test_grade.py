@@ -1,8 +1,6 @@
 """Grading in processes: whatever a submission does, it gets its grade, with a reason, and the others get theirs."""
 
 import json
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -74,89 +72,6 @@ def test_a_function_that_raises_is_a_failure_with_its_message(tmp_path: Path) ->
     grade = graded(tmp_path, RIGHT.replace("return -(-seq.num_tokens // seq.block_size)", "return seq.length"))
     assert grade.earned == 0
     assert "AttributeError" in grade.groups[0].failure.actual  # type: ignore[union-attr]
-
-
-HOSTILE = {
-    "hangs when imported": ("while True: pass", "ran longer than"),
-    "hangs in a function": (RIGHT.replace("return -(", "while True: pass\n    return -("), "did not come to an end"),
-    "hangs and catches everything": (
-        RIGHT.replace("return -(", "\n    while True:\n        try:\n            while True: pass\n"
-        "        except BaseException: pass\n    return -("),
-        "ran longer than",
-    ),
-    "exits when imported": ("import sys; sys.exit(0)", "SystemExit"),
-    "exits hard": ("import os; os._exit(0)", "ended with exit code 0 before"),
-    "exits in a function": (RIGHT.replace("return -(", "raise SystemExit\n    return -("), "SystemExit"),
-    "raises when imported": ("raise KeyError('a slip')", "KeyError: 'a slip'"),
-    "is no Python": ("def num_blocks(seq:", "SyntaxError"),
-    "prints without end": ("while True: print('x' * 100000)", "printed more than"),
-    "takes 50 GB": ("data = bytearray(50 << 30)", "MemoryError"),
-    "recurses": ("def f(): return f()\nf()", "RecursionError"),
-    "kills itself": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "by signal SIGKILL"),
-    "closes everything": ("import os\nos.closerange(0, 100)" + RIGHT, "before the checks were through"),
-    "has no function": ("x = 1", "needs a function named num_blocks"),
-    "has another signature": (RIGHT.replace("block(seq, index)", "block(seq, i)"), r"yours is block(seq, i)"),
-    "patches the engine": (RIGHT + "from nanovllm.scheduler import Sequence\nSequence.__len__ = len", "it replaced"),
-    "patches the grader": (
-        RIGHT + "import nanovllm.course.checks as c\nc.observe_example = lambda e: {}",
-        "it replaced nanovllm.course.checks.observe_example",
-    ),
-    "patches code": (
-        RIGHT + "import nanovllm.course.checks as c\nc.play.__code__ = (lambda trace: ({}, None)).__code__",
-        "it replaced nanovllm.course.checks.play",
-    ),
-    "patches the clock": (RIGHT + "import time\ntime.monotonic = lambda: 0", "it replaced time.monotonic"),
-    "patches a builtin": (RIGHT + "import builtins\nbuiltins.sorted = lambda *a, **k: []", "builtins.sorted"),
-    "patches late": (
-        RIGHT.replace("return -(", "import json; json.dumps = lambda *a, **k: '1'\n    return -("),
-        "it replaced json.dumps",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_submissions_get_zero_with_the_reason(tmp_path: Path, name: str) -> None:
-    text, reason = HOSTILE[name]
-    seconds = 4.0 if reason != "ran longer than" else 1.5
-    start = time.monotonic()
-    grade = graded(tmp_path, text, limits=Limits(seconds=seconds))
-    assert (grade.earned, grade.status) == (0, "void")
-    assert reason in grade.reason
-    assert time.monotonic() - start < seconds + 3
-
-
-def test_a_forged_report_earns_nothing(tmp_path: Path) -> None:
-    """A submission that writes the report itself: the parent compares answers, so saying "passed" is not enough."""
-    forged = """
-import json, os, sys
-request = json.loads(sys.argv[1])
-os.write(request["result_fd"], json.dumps({
-    "groups": [{"examples": [{"value": "1"}] * 2, "traces": {"played": []}}] * 2,
-    "calls": {"num_blocks": 9, "last_block_num_tokens": 9, "block": 9}}).encode())
-os._exit(0)
-"""
-    assert graded(tmp_path, forged).earned == 0
-    assert graded(tmp_path, forged.replace('"groups"', '"grouse"')).reason == "the report of its checks makes no sense"
-
-
-def test_what_it_started_ends_with_it(tmp_path: Path) -> None:
-    mark = tmp_path / "pid"
-    fork = f"""
-import os, time
-if not os.fork():
-    open({str(mark)!r}, "w").write(str(os.getpid()))
-    time.sleep(60)
-time.sleep(0.3)
-"""
-    graded(tmp_path, fork + RIGHT)
-    pid = int(mark.read_text())
-    for _ in range(100):
-        state = Path(f"/proc/{pid}/stat")
-        if not state.exists() or state.read_text().split()[2] == "Z":
-            return
-        time.sleep(0.02)
-    os.kill(pid, 9)
-    pytest.fail("a process of the submission outlived its grading")
 
 
 def test_never_calling_the_code_is_no_pass() -> None:
