@@ -35,8 +35,9 @@ def import_all(exercise: Exercise) -> None:
     for _, seam in exercise.pieces:
         import_module(seam.owner.split(":")[0])
     for group in exercise.groups:
-        for check in (*group.examples, *([group.numeric] if group.numeric else [])):
-            exec("\n".join(split_imports(check.code)[0]), {})
+        code = [example.code for example in group.examples] + ([group.numeric.code] if group.numeric else [])
+        for one in code:
+            exec("\n".join(split_imports(one)[0]), {})
 
 
 def set_limits(memory_bytes: int, cpu_seconds: int, file_bytes: int) -> None:
