@@ -1,6 +1,7 @@
 """What the notebooks of part 3 use besides the engine: transformers' model beside it, a layer's operations, reads."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,33 @@ def shard_model(folder: Path, rank: int, size: int) -> tuple[Qwen3ForCausalLM, l
 def device_for_ranks(size: int) -> str:
     """Where `size` ranks can run: GPUs if there are enough, else the CPU (gloo, not NCCL; the same collectives)."""
     return "cuda" if torch.cuda.is_available() and torch.cuda.device_count() >= size else "cpu"
+
+
+def what_a_rank_holds(executor: Any) -> dict[str, Any]:
+    """Plain values of one rank, for `llm.ranks.call`: its share of heads and rows, its pool, its newest slots."""
+    runner = executor.runner
+    attention = runner.model.attention_layers[0]
+    embedding = runner.model.embed_tokens
+    batch = runner.last_batch
+    return {
+        "rank": executor.rank,
+        "process": os.getpid(),
+        "query heads": attention.num_heads,
+        "KV heads": attention.num_kv_heads,
+        "vocabulary": (embedding.first_row, embedding.first_row + embedding.num_rows - 1),
+        "pool": list(runner.cache.tensor.shape),
+        "slots": None if batch is None else batch.context.slot_mapping.tolist(),
+        "sampled": runner.last_sampled is not None,
+    }
+
+
+def last_call(run: Callable[[], Any], error: type[Exception]) -> str:
+    """The first line of the error that `run` raises; "no error" when it raises none."""
+    try:
+        run()
+    except error as caught:
+        return str(caught).splitlines()[0]
+    return "no error"
 
 
 # --- notebook 33 ----------------------------------------------------------------------------------------------------
