@@ -1,11 +1,12 @@
 """Every exercise of the course, by number."""
 
-from nanovllm.course import part1, part3
+from nanovllm.course import part1, part3, part4
 from nanovllm.course.errors import CourseError
 from nanovllm.course.exercise import Exercise
 
 COURSE_POINTS = 100  # of all four parts together
-EXERCISES: dict[str, Exercise] = {exercise.number: exercise for part in (part1, part3) for exercise in part.EXERCISES}
+PARTS = (part1, part3, part4)
+EXERCISES: dict[str, Exercise] = {exercise.number: exercise for part in PARTS for exercise in part.EXERCISES}
 
 
 def get_exercise(number: str) -> Exercise:
