@@ -201,6 +201,16 @@ def last_call(run: Callable[[], Any], error: type[Exception]) -> str:
 # --- notebook 33 ----------------------------------------------------------------------------------------------------
 
 
+def logits_of(llm: LLMEngine, token_ids: list[int]) -> Tensor:
+    """The logits [vocab_size] of the token after `token_ids`, float32 on the host; nothing is scheduled or stored."""
+    model: Any = llm.model_runner.model
+    device = llm.model_runner.device
+    context = plain_context(llm, len(token_ids))
+    with torch.inference_mode():
+        hidden = model(torch.tensor(token_ids, device=device), torch.arange(len(token_ids), device=device), context)
+        return model.compute_logits(hidden, context)[0].float().cpu()
+
+
 def chi_square(counts: Tensor, probs: Tensor) -> float:
     """Pearson's statistic of observed counts against probabilities; infinite when something impossible was drawn."""
     counts, probs = counts.double().cpu(), probs.double().cpu()
