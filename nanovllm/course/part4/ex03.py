@@ -153,7 +153,7 @@ EXERCISE = Exercise(
             "padding that does no harm",
             1,
             "rows: [token, position, slot it writes, slots it reads]; padding: [slot it writes, keys it reads]. Which "
-            "row of which step does something it should not? What did the step before leave there?",
+            "row of which step does something it should not? What was in it before?",
             (Example(_BY_HAND, [[20, -1], [21, 0], [9, 8]]),),
             numeric=Numeric(
                 (("steps", 1, 3), ("seqs", 1, 6), ("blocks", 1, 3), ("block_size", 1, 3)),
