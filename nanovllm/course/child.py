@@ -24,6 +24,7 @@ try:
 except ImportError:  # not a POSIX system: only the wall clock limits it there
     resource = None  # type: ignore[assignment]
 
+SECONDS_TO_LOAD = 5.0
 WAITING = 4.0  # a check may wait that many times as long as it may compute: other processes want the cores too
 MOST_TASKS = 64  # more than the user has now, where the system counts them
 
@@ -108,9 +109,12 @@ def run(exercise: Exercise, request: dict[str, Any]) -> dict[str, Any]:
     guard = Guard()
     watch.start()
     try:
-        pieces = load_pieces(exercise, impl)
+        with alarm(SECONDS_TO_LOAD):
+            pieces = load_pieces(exercise, impl)
     except SwapError as error:
         return {"refused": str(error)}
+    except StillRunning:
+        return {"refused": "the file did not come to an end: is there a loop outside of the functions?"}
     except BaseException as error:
         return {"refused": f"the file could not be run: {type(error).__name__}: {error}"[:600]}
     if reason := _tampered(guard, watch):

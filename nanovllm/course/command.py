@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ def add_parser(subparsers: Any) -> None:
         help="exercises (default), solutions, reference (the engine's own), or the path of a folder or file",
     )
     grade.add_argument("--json", metavar="FILE", help="also write the grades as JSON; - for stdout and nothing else")
+    grade.add_argument("--gradescope", metavar="FILE", help="also write the results.json of a Gradescope autograder")
+    grade.add_argument("--seed", type=int, default=0, metavar="N", help="other random checks of the same kind")
     grade.add_argument("--html", metavar="FILE", help="also write the grade card as one HTML page")
     grade.add_argument(
         "--seconds", type=float, default=20.0, metavar="S", help="of each exercise (default: %(default)s)"
@@ -55,6 +58,7 @@ def add_parser(subparsers: Any) -> None:
     hint.add_argument("--impl", default="exercises", metavar="IMPL", help="where your file is (default: %(default)s)")
     hint.add_argument("--debug", action="store_true", help="show the traceback of a refusal")
     hint.set_defaults(run=run_hint)
+    import_module("nanovllm.course.classroom.command").add_parser(subparsers)
 
 
 def run_grade(args: argparse.Namespace) -> int:
@@ -68,9 +72,16 @@ def run_grade(args: argparse.Namespace) -> int:
         raise CourseError(f"--seconds must be above 0, not {args.seconds:g}")
     if "triton" not in sys.modules:  # for the planted bugs of kernels, which the diagnosis runs in this process
         os.environ.setdefault("TRITON_INTERPRET", "1")
-    grades = grade_all(select(args.what), args.impl, Limits(seconds=args.seconds), _tell_if_terminal())
+    if args.seed < 0:
+        raise CourseError(f"--seed must be at least 0, not {args.seed}")
+    limits = Limits(seconds=args.seconds)
+    grades = grade_all(select(args.what), args.impl, limits, _tell_if_terminal(), args.seed)
     if args.json:
         _write_json(args, grades)
+    if args.gradescope:
+        from nanovllm.course.classroom.tables import as_gradescope
+
+        _write(args.gradescope, as_gradescope([grade.as_dict() for grade in grades]))
     if args.html:
         from nanovllm.course.card_html import grade_page
 

@@ -20,13 +20,15 @@ class Conditions:
     """What is the same for all exercises of a run.
 
     seed: of the random traces and cases; another one gives others of the same kind. closed: folders that no submission
-    may read. nursery: to grade many with; without one each exercise starts its own.
+    may read. nursery: to grade many with; without one each exercise starts its own. shown_as: what cells to paste swap
+    in, where that is not the file that is graded.
     """
 
     limits: Limits = NO_LIMITS_GIVEN
     seed: int = 0
     closed: tuple[Path, ...] = ()
     nursery: Nursery | None = None
+    shown_as: str = ""
 
 
 def grade_exercise(
@@ -46,7 +48,8 @@ def grade_exercise(
     with nullcontext(conditions.nursery) if conditions.nursery else Nursery() as nursery:
         report = nursery.run(exercise, path, conditions.limits, conditions.seed, conditions.closed)
     refused = "refused" in report
-    grade = void(exercise, str(report["refused"])) if refused else _judged(exercise, report, str(impl), conditions.seed)
+    shown = conditions.shown_as or str(impl)
+    grade = void(exercise, str(report["refused"])) if refused else _judged(exercise, report, shown, conditions.seed)
     grade.seconds = round(time.monotonic() - start, 2)
     return grade
 
@@ -63,15 +66,18 @@ def grade_all(
     impl: str | Path = "exercises",
     limits: Limits = NO_LIMITS_GIVEN,
     on_grade: Callable[[Grade], None] = lambda grade: None,
+    seed: int = 0,
 ) -> list[Grade]:
     """The grades of all `exercises`, in order; a file that is missing costs its exercise only.
+
+    seed: of the random checks.
 
     Raises CourseError when none of the files is there.
     """
     grades: list[Grade] = []
     missing: list[CourseError] = []
     with Nursery() as nursery:
-        conditions = Conditions(limits, nursery=nursery)
+        conditions = Conditions(limits, seed, nursery=nursery)
         for exercise in exercises:
             try:
                 grade = grade_exercise(exercise, impl, conditions=conditions)

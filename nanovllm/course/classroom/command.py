@@ -1,0 +1,127 @@
+"""`nanovllm class release` and `nanovllm class grade`."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanovllm.errors import NanoVLLMError
+
+if TYPE_CHECKING:
+    from nanovllm.course.classroom.bulk import Rows
+
+_GRADE = """\
+Grade every learner's folder in DIR. What has been graded already, under the same seed and limits and with the same
+files, is not graded again: a run that was killed goes on where it was.
+
+Each exercise runs in a process of its own. That keeps accidents apart and is no security boundary: run this in a
+container when you do not trust the code (docs/instructors.md).
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("class", help="hand-outs and grades for a class", description="Tools for a class.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="class_command", required=True)
+    release = commands.add_parser("release", help="write a hand-out without solutions")
+    release.add_argument("folder", metavar="DIR", help="a new folder")
+    release.add_argument("what", nargs="*", metavar="PART|EXERCISE", help="1 3 4.2, for example (default: all)")
+    release.add_argument(
+        "--closed-book",
+        action="store_true",
+        help="add a copy of the engine in which its own version of these pieces is absent",
+    )
+    release.add_argument("--debug", action="store_true", help="show the traceback of a refusal")
+    release.set_defaults(run=run_release)
+    _add_grade(commands)
+
+
+def _add_grade(commands: Any) -> None:
+    grade = commands.add_parser(
+        "grade",
+        help="grade all submissions of a folder",
+        description=_GRADE,
+        epilog="exit codes: 0 all graded, 2 refused",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    grade.add_argument("folder", metavar="DIR", help="holds a folder for each learner")
+    grade.add_argument("what", nargs="*", metavar="PART|EXERCISE", help="1 3 4.2, for example (default: all)")
+    grade.add_argument("--csv", metavar="FILE", help="a line a learner")
+    grade.add_argument("--json", metavar="FILE", help="everything; - for stdout and nothing else")
+    grade.add_argument("--gradescope", metavar="DIR", help="a results.json a learner, as Gradescope reads it")
+    grade.add_argument("--seed", type=int, default=0, metavar="N", help="other random checks than the learners know")
+    grade.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="default: %(default)s")
+    grade.add_argument("--dask", metavar="ADDRESS", help="grade on the workers of this Dask scheduler instead")
+    grade.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of an exercise (default: %(default)s)")
+    grade.add_argument("--journal", metavar="FILE", help="what is graded already (default: a hidden file in DIR)")
+    grade.add_argument("--fresh", action="store_true", help="grade everything again")
+    grade.add_argument("--debug", action="store_true", help="show the traceback of a refusal")
+    grade.set_defaults(run=run_class_grade)
+
+
+def run_release(args: argparse.Namespace) -> int:
+    """Write the hand-out and say what is in it."""
+    from nanovllm.course.classroom.release import release
+    from nanovllm.course.registry import select_all
+
+    exercises = select_all(args.what)
+    files = release(Path(args.folder), exercises, args.closed_book)
+    kind = "closed-book hand-out" if args.closed_book else "hand-out"
+    sys.stdout.write(f"{kind} of {len(exercises)} exercises in {args.folder}: {len(files)} files, no solutions\n")
+    return 0
+
+
+def run_class_grade(args: argparse.Namespace) -> int:
+    """Grade, and write the tables that were asked for."""
+    from dataclasses import replace
+
+    from tqdm import tqdm
+
+    from nanovllm.course.classroom import bulk
+    from nanovllm.course.classroom.journal import NAME, Journal
+    from nanovllm.course.classroom.submissions import find_submissions
+    from nanovllm.course.errors import CourseError
+    from nanovllm.course.registry import select_all
+
+    for name, least in (("jobs", 1), ("seconds", 1e-9), ("seed", 0)):
+        if getattr(args, name) < least:
+            raise CourseError(f"--{name} must be {'at least' if least != 1e-9 else 'above'} {least:g}")
+    folder, exercises = Path(args.folder), select_all(args.what)
+    submissions = find_submissions(folder)
+    run = bulk.on_dask(args.dask) if args.dask else bulk.on_cores(args.jobs)
+    limits = replace(bulk.CLASS_LIMITS, seconds=args.seconds)
+    start = time.monotonic()
+    known: list[int] = []
+    with (
+        Journal(Path(args.journal) if args.journal else folder / NAME, args.fresh) as journal,
+        tqdm(total=len(submissions) * len(exercises), unit="exercise", disable=None) as progress,
+    ):
+
+        def tell(done: int, total: int) -> None:
+            known.append(done)
+            progress.update(done - progress.n)
+
+        rows = bulk.grade_class(submissions, exercises, folder, journal, run, args.seed, limits, tell)
+    _write(args, rows, exercises)
+    if args.json != "-":
+        told = f"{len(submissions)} submissions, {len(exercises)} exercises each: {known[-1] - known[0]} graded now"
+        sys.stdout.write(f"{told}, {known[0]} known or without a file, in {time.monotonic() - start:.0f} s\n")
+    return 0
+
+
+def _write(args: argparse.Namespace, rows: "Rows", exercises: list[Any]) -> None:
+    from nanovllm.course.classroom import tables
+
+    try:
+        if args.csv:
+            Path(args.csv).write_text(tables.as_csv(rows, exercises), encoding="utf-8")
+        if args.json == "-":
+            sys.stdout.write(tables.as_json(rows, exercises, args.seed))
+        elif args.json:
+            Path(args.json).write_text(tables.as_json(rows, exercises, args.seed), encoding="utf-8")
+        if args.gradescope:
+            tables.write_gradescope(rows, Path(args.gradescope))
+    except OSError as error:
+        raise NanoVLLMError(f"the grades cannot be written to {error.filename}: {error.strerror}") from error

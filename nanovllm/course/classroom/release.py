@@ -1,0 +1,84 @@
+"""A hand-out for learners: stubs, notebooks and how to begin, without solutions."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import nanovllm
+from nanovllm.course.classroom.closed_book import close_book
+from nanovllm.course.errors import CourseError
+from nanovllm.course.exercise import Exercise
+from nanovllm.course.registry import COURSE_POINTS
+from nanovllm.course.stubs import stub_of
+
+_README = """\
+# nanovllm: exercises
+
+You write {count} pieces of a small LLM inference engine, worth {points} points:
+
+{table}
+
+```sh
+{install}
+nanovllm grade              # what each exercise is worth now, and what to think about next
+nanovllm grade {first}          # one of them
+nanovllm hint {first}           # the first of three hints
+```
+
+Each file in `exercises/` says what its functions take and return, with an example worked out by hand. Fill them in and
+hand in the whole `exercises/` folder.
+{closed}"""
+_CLOSED = """
+This is a closed-book hand-out: `nanovllm/` is the engine without the pieces above. It runs on yours: until a piece is
+written, whatever needs it stops with the exercise's name. The checks need the pieces of other exercises too, so go in
+order.
+"""
+_KEPT = ("pyproject.toml", "LICENSE", "constraints.txt")
+
+
+def release(target: Path, exercises: list[Exercise], closed_book: bool = False, root: Path | None = None) -> list[Path]:
+    """Write the hand-out into the new or empty folder `target`; returns its files.
+
+    The stubs are made from the solutions of the checkout at `root` (default: the one that this package runs from), so
+    that nothing somebody wrote into `exercises/` gets out. closed_book: add a copy of the package in which the
+    engine's own version of the exercises' pieces is absent. Raises CourseError with nothing written.
+    """
+    root = root or Path(nanovllm.__file__).resolve().parents[1]
+    missing = [e.file for e in exercises if not (root / "solutions" / e.file).is_file()]
+    if missing:
+        raise CourseError(f"{root} has no solutions/{missing[0]}, from which its stub is made: run this in a checkout")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CourseError(f"{target} is there already and not empty: name a new folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".nanovllm-") as folder:
+        whole = Path(folder) / "whole"
+        _write(whole, exercises, closed_book, root)
+        whole.replace(target)
+    return sorted(path for path in target.rglob("*") if path.is_file())
+
+
+def _write(target: Path, exercises: list[Exercise], closed_book: bool, root: Path) -> None:
+    for exercise in exercises:
+        stub = target / "exercises" / exercise.file
+        stub.parent.mkdir(parents=True, exist_ok=True)
+        stub.write_text(stub_of((root / "solutions" / exercise.file).read_text(encoding="utf-8")), encoding="utf-8")
+    if (root / "notebooks").is_dir():
+        shutil.copytree(root / "notebooks", target / "notebooks", ignore=shutil.ignore_patterns(".*", "*.py"))
+    if closed_book:
+        close_book(target / "nanovllm", exercises, root / "nanovllm")
+        for name in _KEPT:
+            shutil.copy(root / name, target / name)
+    (target / "README.md").write_text(_readme(exercises, closed_book), encoding="utf-8")
+
+
+def _readme(exercises: list[Exercise], closed_book: bool) -> str:
+    rows = [f"| {e.number} | {e.title} | {e.points} | `exercises/{e.file}` |" for e in exercises]
+    points = sum(e.points for e in exercises)
+    return _README.format(
+        count=sum(len(e.pieces) for e in exercises),
+        points=points if points != COURSE_POINTS else f"all {points}",
+        table="\n".join(["| | exercise | points | file |", "|---|---|---|---|", *rows]),
+        install="pip install -e '.[notebooks]'" if closed_book else "pip install 'nanovllm[notebooks]'",
+        first=exercises[0].number,
+        closed=_CLOSED if closed_book else "",
+    )
