@@ -96,13 +96,18 @@ def _done_or_reference(number: str) -> Mapping[str, Any]:
 
 
 def done_names(path: Path) -> set[str]:
-    """Names of the functions and classes of a learner's file in which no `raise ExerciseNotDone` is left.
+    """Names of the functions and classes of a learner's file that are done.
 
+    No `raise ExerciseNotDone` is left in them, nor in one that they use: a launcher is no more done than its kernel.
     Read from the text: nothing of the file runs. Raises SyntaxError when it is no Python.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     definitions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return {node.name for node in definitions if not any(map(_is_not_done, ast.walk(node)))}
+    uses = {node.name: {name.id for name in ast.walk(node) if isinstance(name, ast.Name)} for node in definitions}
+    open_ones = {node.name for node in definitions if any(map(_is_not_done, ast.walk(node)))}
+    while more := {name for name, used in uses.items() if name not in open_ones and used & open_ones}:
+        open_ones |= more
+    return set(uses) - open_ones
 
 
 def _is_not_done(node: ast.AST) -> bool:
