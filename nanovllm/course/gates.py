@@ -60,7 +60,7 @@ def solution_breaches(exercise: Exercise, impl: str | Path) -> list[str]:
 def bug_breaches(exercise: Exercise, bug: Variant) -> list[str]:
     """The planted bug loses points, by a check that failed."""
     pieces = build(exercise, bug)
-    grade = judge(exercise, _observe(exercise, pieces), "exercises")
+    grade = judge(exercise, _observe(exercise, pieces), "exercises", diagnosing=False)
     if grade.earned < grade.points and any(group.failure for group in grade.groups):
         return []
     return [f"{exercise.name}: no check notices code that {bug.about}"]
@@ -80,7 +80,7 @@ def _observe(exercise: Exercise, pieces: dict[str, Any]) -> Report:
 
 
 def _not_accepted(exercise: Exercise, pieces: dict[str, Any], what: str) -> list[str]:
-    grade = judge(exercise, _observe(exercise, pieces), "exercises")
+    grade = judge(exercise, _observe(exercise, pieces), "exercises", diagnosing=False)
     if grade.earned == grade.points:
         return []
     failure = next((group.failure for group in grade.groups if group.failure), None)

@@ -24,18 +24,23 @@ LIMITS = "kvcache_block_size=4, num_kvcache_blocks=11, max_num_batched_tokens=12
 
 _RUN = f"""\
 from nanovllm import LLM, SamplingParams
-prompts = {[list(prompt) for prompt in PROMPTS]}
+prompts = PROMPTS
 limits = dict({LIMITS}, device="cpu", skip_tokenizer_init=True)
 with LLM("qwen3-tiny", **limits) as llm:BEFORE
-    greedy = SamplingParams(temperature=0, max_tokens={NUM_TOKENS}, ignore_eos=True)
+    greedy = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
     outputs = llm.generate(prompts, greedy, use_tqdm=False)
 result = [output.token_ids for output in outputs]"""
 
 
-def engine_example(*before: str) -> Example:
-    """The engine answers the prompts: shared prefix, chunks, preemption. before: lines to run once it is built."""
+def engine_example(*before: str, num_prompts: int = 3, num_tokens: int = NUM_TOKENS) -> Example:
+    """The engine answers the last prompts; all of them make it share a prefix, cut chunks and preempt.
+
+    before: lines to run once the engine is built.
+    """
     lines = "".join(f"\n    {line}" for line in before)
-    return Example(_RUN.replace("BEFORE", lines), [list(answer) for answer in ANSWERS])
+    code = _RUN.replace("BEFORE", lines).replace("NUM_TOKENS", str(num_tokens))
+    code = code.replace("PROMPTS", str([list(prompt) for prompt in PROMPTS[-num_prompts:]]))
+    return Example(code, [list(answer[:num_tokens]) for answer in ANSWERS[-num_prompts:]])
 
 
 def transformers_answers() -> list[list[int]]:

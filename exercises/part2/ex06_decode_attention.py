@@ -1,0 +1,38 @@
+# ruff: noqa: F401 (imports that you may need)
+"""2.6 Paged decode attention: one query a sequence against its cached keys.
+
+The keys of a sequence lie in blocks that are scattered over the pool. Attention collects them through the block table,
+scores each against the query, turns the scores into weights that sum to 1, and adds the values up with these weights.
+Example with block_size 2, one head, head_dim 1, the block table [3, 0], context_lens [3], the query 1.0 and scale 1:
+
+    slots of positions 0, 1, 2     6, 7, 0
+    keys there                     0.0, 0.0, 0.6931       (0.6931 is ln 2)
+    weights                        1/4, 1/4, 2/4          softmax: exp(0) : exp(0) : exp(ln 2) = 1 : 1 : 2
+    values there                   8.0, 4.0, 1.0
+    output                         8/4 + 4/4 + 2/4 = 3.5
+
+What stands in slot 1 (the second one of block 0) does not matter: the sequence has 3 keys.
+
+Several query heads share one KV head (grouped-query attention): with 4 query heads and 2 KV heads, heads 0 and 1 use KV
+head 0, heads 2 and 3 use KV head 1.
+"""
+
+from nanovllm.course import ExerciseNotDone
+import torch
+from torch import Tensor
+
+from nanovllm.paged_kv.backends.torch_backend import TorchBackend
+from nanovllm.paged_kv.context import ForwardContext
+
+
+def decode(
+    backend: TorchBackend, q: Tensor, k_cache: Tensor, v_cache: Tensor, context: ForwardContext, scale: float
+) -> Tensor:
+    """Attention of one row a sequence to its cached keys: q [B, Hq, D] -> [B, Hq, D].
+
+    k_cache, v_cache: [num_blocks, block_size, Hkv, D]; the step's own K/V are stored already.
+    context.block_tables: [B, max_blocks] int32. context.context_lens: [B] int32, keys of each sequence.
+    scale: what each score (the dot product of query and key) is multiplied by.
+    Hq is a multiple of Hkv: query head h uses KV head h // (Hq // Hkv).
+    """
+    raise ExerciseNotDone("2.6 decode_attention", "one sequence after the other: which slots hold its keys?")

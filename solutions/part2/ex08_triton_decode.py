@@ -1,0 +1,121 @@
+"""2.8 (bonus) Paged decode attention in Triton, with online softmax.
+
+A context of 100,000 keys does not fit into a program's registers, so the keys are read BLOCK_N at a time, and the
+softmax is worked out while reading. Three things are carried along: the highest score so far (m), the sum of the
+weights so far (s), and the weighted sum of the values so far (acc). Weights are exp(score - m). When a chunk brings a
+higher score, what was collected was measured against the old m and must be scaled by exp(old m - new m). Example with
+the scores ln 1, ln 2, then ln 4 (chunks of two), and the values 8, 4, 1:
+
+    after chunk 1   m = ln 2   s = 1/2 + 1 = 1.5        acc = 8 x 1/2 + 4 x 1 = 8
+    chunk 2         m = ln 4   rescale = exp(ln 2 - ln 4) = 1/2
+                    s = 1.5 x 1/2 + 1 = 1.75            acc = 8 x 1/2 + 1 x 1 = 5
+    output          5 / 1.75 = 2.857...                 the same as (1 x 8 + 2 x 4 + 4 x 1) / 7
+
+The grader runs the kernel in Triton's interpreter. In a notebook or script of yours set the environment variable
+TRITON_INTERPRET=1 before anything imports triton.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+# stub: from nanovllm.course import ExerciseNotDone
+
+BLOCK_N = 16  # keys that a program reads at a time
+
+
+@triton.jit
+def decode_kernel(
+    q_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    block_tables_ptr,
+    context_lens_ptr,
+    out_ptr,
+    scale,
+    q_stride,
+    table_stride,
+    block_size,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Program (i, h): the attention of query head h of sequence i, written to out[i, h].
+
+    q_ptr: [B, Hq, D], q_stride numbers from one sequence to the next. block_tables_ptr: [B, max_blocks] int32,
+    table_stride numbers a row. context_lens_ptr: [B] int32; 0 marks a padded row, whose output is 0.
+    The number of KV head g in dimension x of a slot is k_cache_ptr + (slot x NUM_KV_HEADS + g) x HEAD_DIM + x.
+    BLOCK_D: HEAD_DIM rounded up to a power of two. out_ptr: [B, Hq, D] without gaps.
+    """
+    # stub: raise ExerciseNotDone("2.8 triton_decode", "loop over range(0, context, BLOCK_N): what is carried along?")
+    # solution: begin
+    seq = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    kv_head = head // (NUM_HEADS // NUM_KV_HEADS)
+    context = tl.load(context_lens_ptr + seq)
+    d = tl.arange(0, BLOCK_D)
+    n = tl.arange(0, BLOCK_N)
+    d_mask = d < HEAD_DIM
+    q = tl.load(q_ptr + seq * q_stride + head * HEAD_DIM + d, mask=d_mask, other=0.0).to(tl.float32)
+
+    highest = float("-inf")
+    total = 0.0
+    acc = tl.zeros([BLOCK_D], tl.float32)
+    for start in range(0, context, BLOCK_N):
+        position = start + n
+        inside = position < context
+        block = tl.load(block_tables_ptr + seq * table_stride + position // block_size, mask=inside, other=0)
+        slot = block.to(tl.int64) * block_size + position % block_size
+        offset = (slot[:, None] * NUM_KV_HEADS + kv_head) * HEAD_DIM + d[None, :]
+        mask = inside[:, None] & d_mask[None, :]
+        k = tl.load(k_cache_ptr + offset, mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(v_cache_ptr + offset, mask=mask, other=0.0).to(tl.float32)
+        scores = tl.sum(q[None, :] * k, 1) * scale
+        scores = tl.where(inside, scores, float("-inf"))  # exp(-inf) is 0: no weight for what is not there
+        new_highest = tl.maximum(highest, tl.max(scores, 0))
+        rescale = tl.exp(highest - new_highest)  # 0 in the first round, where nothing was collected yet
+        weights = tl.exp(scores - new_highest)
+        total = total * rescale + tl.sum(weights, 0)
+        acc = acc * rescale + tl.sum(weights[:, None] * v, 0)
+        highest = new_highest
+    out = acc / tl.where(total > 0, total, 1.0)
+    where = (seq * NUM_HEADS + head) * HEAD_DIM + d
+    tl.store(out_ptr + where, out.to(out_ptr.dtype.element_ty), mask=d_mask)
+    # solution: end
+
+
+def paged_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    num_splits: int | None = None,
+) -> torch.Tensor:
+    """Launch one program for each sequence and query head. This function is complete; it does not split contexts.
+
+    q: [B, Hq, D]. Caches: [blocks, block_size, Hkv, D]. block_tables: [B, max_blocks] int32. context_lens: [B] int32.
+    """
+    num_seqs, num_heads, head_dim = q.shape
+    out = torch.empty(num_seqs, num_heads, head_dim, dtype=q.dtype, device=q.device)
+    decode_kernel[(num_seqs, num_heads)](
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        context_lens,
+        out,
+        scale,
+        q.stride(0),
+        block_tables.stride(0),
+        k_cache.shape[1],
+        NUM_HEADS=num_heads,
+        NUM_KV_HEADS=k_cache.shape[2],
+        HEAD_DIM=head_dim,
+        BLOCK_D=triton.next_power_of_2(head_dim),
+        BLOCK_N=BLOCK_N,
+    )
+    return out
