@@ -102,6 +102,8 @@ class _SpyOps:
     def __init__(self, ops: Any, module: Any, name: str, calls: list[LayerCall]) -> None:
         self._ops, self._module, self._name, self._calls = ops, module, name, calls
 
+    small = None  # no shortcut for a few rows: the layer as it is defined
+
     def __getattr__(self, op: str) -> Any:
         real = getattr(self._ops, op)
 
@@ -119,7 +121,10 @@ class _SpyOps:
 
 @contextmanager
 def watch_layer(llm: LLMEngine, index: int = 0) -> Iterator[list[LayerCall]]:
-    """Note every operation that decoder layer `index` runs inside the block, in order, with its shapes."""
+    """Note every operation that decoder layer `index` runs inside the block, in order, with its shapes.
+
+    On a GPU a few rows would take a shortcut of fewer kernels; while it is watched the layer takes the long way round.
+    """
     layer: Any = llm.model_runner.model.layers[index]  # type: ignore[attr-defined]
     calls: list[LayerCall] = []
     changed = [(m, m.ops, name) for name, m in layer.named_modules() if hasattr(m, "ops")]
