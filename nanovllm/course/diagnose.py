@@ -27,20 +27,30 @@ def same_bug(exercise: Exercise, examples: list[list[dict[str, Any]]], findings:
     """What the planted bug does that fails `findings` in the same way; "" if there is none.
 
     examples: what was observed of all examples, by group. A bug that agrees with every one of them is preferred to one
-    that agrees with the failed checks only.
+    that agrees with the failed checks only, and that to one with the same values in the first of them, which is shown.
+    What is not written yet says nothing.
     """
-    if not findings or any("not_done" in finding.observed for finding in findings):
+    findings = [finding for finding in findings if "not_done" not in finding.observed]
+    if not findings:
         return ""
-    alike = ""
+    alike = shown = ""
     for bug in exercise.bugs:
         pieces = build(exercise, bug)
         with install({name: (seam, pieces[name]) for name, seam in exercise.pieces}):
-            if not all(_signature(_again(finding)) == _signature(finding.observed) for finding in findings):
+            if not _same(findings[0]):
+                continue
+            if "value" in findings[0].observed:
+                shown = shown or bug.about
+            if not all(_same(finding) for finding in findings[1:]):
                 continue
             alike = alike or bug.about
             if _agrees(exercise, examples):
                 return bug.about
-    return alike
+    return alike or shown
+
+
+def _same(finding: Finding) -> bool:
+    return _signature(_again(finding)) == _signature(finding.observed)
 
 
 def _agrees(exercise: Exercise, examples: list[list[dict[str, Any]]]) -> bool:

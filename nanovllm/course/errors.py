@@ -1,6 +1,11 @@
 """What the course raises on purpose: each message says what to do next."""
 
+import os
+from typing import Final
+
 from nanovllm.errors import NanoVLLMError
+
+LEARNER: Final = "learner_"  # how the names of modules made from learners' files begin
 
 
 class ExerciseNotDone(Exception):
@@ -34,4 +39,15 @@ def outcome_of(error: BaseException) -> dict[str, str]:
         if isinstance(cause, ExerciseNotDone):
             return {"not_done": str(cause)}
         cause = cause.__cause__
-    return {"error": f"{type(error).__name__}: {error}"[:400]}
+    return {"error": f"{type(error).__name__}: {error}"[:400] + _where(error)}
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line of a learner's file on the way to the error, as " (line 12 of ex01_a.py)", or ""."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if str(frame.f_globals.get("__name__", "")).startswith(LEARNER):
+            found = f" (line {trace.tb_lineno} of {os.path.basename(frame.f_code.co_filename)})"
+        trace = trace.tb_next
+    return found

@@ -43,10 +43,14 @@ class Seam:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A small case worked out by hand. code: Python that leaves its answer, a plain value, in `result`."""
+    """A small case worked out by hand. code: Python that leaves its answer, a plain value, in `result`.
+
+    think: what to think about when this one fails; "" for the words of its group.
+    """
 
     code: str
     expected: Any
+    think: str = ""
 
 
 def seeds(count: int, seed: int) -> range:

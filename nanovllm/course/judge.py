@@ -103,7 +103,7 @@ def _stuck(exercise: Exercise, where: dict[str, Any], impl: str) -> Grade:
     grade = void(exercise, f'"{group.name}" did not come to an end: is there a loop whose condition never changes?')
     if where["example"] is not None:
         example = group.examples[int(where["example"])]
-        failure = Failure(group.think, repr(example.expected), "no answer in time")
+        failure = Failure(example.think or group.think, repr(example.expected), "no answer in time")
         failure.cell = example_cell(exercise, example, impl)
         grade.groups = [GroupGrade(group.name, group.points, 0, failure)]
     return grade
@@ -119,7 +119,7 @@ def _first_failure(
         if observed.get("value") == expected:
             continue
         actual = repr(json.loads(observed["value"])) if "value" in observed else str(next(iter(observed.values())))
-        failure = Failure(group.think, repr(example.expected), actual, not_done="not_done" in observed)
+        failure = Failure(example.think or group.think, repr(example.expected), actual, not_done="not_done" in observed)
         failure.cell = example_cell(exercise, example, impl)
         return failure, Finding(example=example, observed=observed)
     if group.traces:

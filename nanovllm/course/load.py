@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nanovllm.course.errors import CourseError, SwapError
+from nanovllm.course.errors import LEARNER, CourseError, SwapError
 from nanovllm.course.exercise import Exercise
 from nanovllm.course.originals import original
 
@@ -39,7 +39,7 @@ def load_file(path: Path) -> ModuleType:
 
 def load_source(path: Path, text: str) -> ModuleType:
     """Run `text`, the content of the file at `path`, as a fresh module."""
-    module = ModuleType(f"learner_{path.stem}")
+    module = ModuleType(f"{LEARNER}{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     exec(compile(text, str(path), "exec"), module.__dict__)
