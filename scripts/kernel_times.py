@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from triton.testing import do_bench
 
 from nanovllm.paged_kv.kernels import decode
-from nanovllm.qwen3.kernels.small_linear import small_linear
+from nanovllm.qwen3.kernels import small_linear
+from nanovllm.qwen3.ops import TritonOps
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 16, 8, 128, 256
 
@@ -57,22 +58,35 @@ def attention(batch: int, context: int) -> None:
     print(f"attention {batch:4d} x {context:5d}: floor {floor:6.1f} us | " + " | ".join(cells), flush=True)
 
 
-def linear(rows: int, in_features: int, out_features: int) -> None:
-    """One line: the small kernel and the library's product."""
-    x = torch.randn(rows, in_features, device="cuda", dtype=torch.bfloat16)
+def linear(rows: int, in_features: int, out_features: int, before: str) -> None:
+    """One line: the small kernel with what stands before it (norm or silu) inside, and the same by separate kernels."""
+    ops = TritonOps()
+    x = torch.randn(rows, in_features * (2 if before == "silu" else 1), device="cuda", dtype=torch.bfloat16)
+    residual = torch.randn(rows, in_features, device="cuda", dtype=torch.bfloat16)
+    gain = torch.randn(in_features, device="cuda", dtype=torch.bfloat16)
     weights = [torch.randn(out_features, in_features, device="cuda", dtype=torch.bfloat16) for _ in range(16)]
 
-    def each(f: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> float:
+    def fused(w: torch.Tensor) -> object:
+        if before == "norm":
+            return small_linear.norm_linear(x, residual, gain, 1e-6, w)
+        return small_linear.silu_linear(x, w) if before == "silu" else small_linear.small_linear(x, w)
+
+    def separate(w: torch.Tensor) -> object:
+        if before == "norm":
+            return F.linear(ops.add_rms_norm(x, residual, gain, 1e-6)[0], w)
+        return F.linear(ops.silu_and_mul(x) if before == "silu" else x, w)
+
+    def each(f: Callable[[torch.Tensor], object]) -> float:
         def all_weights() -> None:  # several weights in turn, so that none is still in the L2 cache
             for w in weights:
-                f(x, w)
+                f(w)
 
         return graph_time(all_weights) / len(weights)
 
     floor = 2 * in_features * out_features / 4.25e6
     print(
-        f"linear {rows} x {in_features} -> {out_features}: floor {floor:.1f} us | small {each(small_linear):.1f} | "
-        f"library {each(F.linear):.1f}",
+        f"linear {rows} x {in_features} -> {out_features}, {before or 'nothing'} before it: floor {floor:.1f} us | "
+        f"small {each(fused):.1f} | library {each(separate):.1f}",
         flush=True,
     )
 
@@ -80,9 +94,9 @@ def linear(rows: int, in_features: int, out_features: int) -> None:
 def main() -> None:
     for batch, context in ((1, 512), (1, 4000), (8, 1024), (16, 1024), (32, 1024), (64, 1024), (256, 512), (512, 160)):
         attention(batch, context)
-    for rows in (1, 2, 4, 8):
-        for shape in ((1024, 4096), (2048, 1024), (1024, 6144), (3072, 1024)):
-            linear(rows, *shape)
+    for rows in (1, 2, 4, 8, 16):
+        for before, *shape in (("norm", 1024, 4096), ("", 2048, 1024), ("norm", 1024, 6144), ("silu", 3072, 1024)):
+            linear(rows, *shape, before)
 
 
 if __name__ == "__main__":

@@ -136,12 +136,28 @@ def prepare(slices: Seq[ScheduledSlice], is_prefill: bool, block_size: int) -> H
 
 
 def to_device(host: HostBatch, device: torch.device) -> DeviceBatch:
-    """Copy a step's arrays to the device (asynchronously from pinned memory on a GPU)."""
-    moved = {}
-    for f in fields(host):
-        value = getattr(host, f.name)
-        if isinstance(value, np.ndarray):
-            tensor = torch.from_numpy(value)
-            value = tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
-        moved[f.name] = value
-    return DeviceBatch(moved.pop("input_ids"), moved.pop("positions"), ForwardContext(**moved))
+    """Put a step's arrays on the device; on a GPU all in one asynchronous copy from pinned memory."""
+    values = {f.name: getattr(host, f.name) for f in fields(host)}
+    arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
+    move = _wrap if device.type == "cpu" else _move_together
+    values.update(move(arrays, device))
+    return DeviceBatch(values.pop("input_ids"), values.pop("positions"), ForwardContext(**values))
+
+
+def _wrap(arrays: dict[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(a) for name, a in arrays.items()}
+
+
+def _move_together(arrays: dict[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
+    """Views into one device buffer, each at a multiple of 16 bytes."""
+    starts = np.cumsum([0, *[-(-a.nbytes // 16) * 16 for a in arrays.values()]]).tolist()
+    host = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=True)
+    view = host.numpy()
+    for start, a in zip(starts, arrays.values(), strict=False):
+        view[start : start + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+    moved = host.to(device, non_blocking=True)
+    parts = zip(starts, arrays.items(), strict=False)
+    return {
+        name: moved[start : start + a.nbytes].view(torch.from_numpy(np.empty(0, a.dtype)).dtype).view(a.shape)
+        for start, (name, a) in parts
+    }

@@ -99,5 +99,9 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, in_features / ranks] -> [T, out_features], the same on every rank."""
-        out = self.group.all_reduce(self.ops.linear(x, self.weight), self.name)
+        return self.add_up(self.ops.linear(x, self.weight))
+
+    def add_up(self, partial: Tensor) -> Tensor:
+        """The sum over the ranks of their products [T, out_features], plus the bias."""
+        out = self.group.all_reduce(partial, self.name)
         return out if self.bias is None else out + self.bias

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.qwen3 import small_batch
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.embedding import ParallelLMHead, VocabParallelEmbedding
 from nanovllm.qwen3.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
@@ -84,6 +85,8 @@ class Qwen3DecoderLayer(nn.Module):
         self, x: Tensor, residual: Tensor | None, angles: RotaryAngles, context: ForwardContext
     ) -> tuple[Tensor, Tensor]:
         """(layer output, residual), each [T, hidden_size]; the sum of the two is the residual stream."""
+        if small_batch.suits(self, x):
+            return small_batch.forward(self, x, residual, angles, context)
         if residual is None:
             x, residual = self.input_layernorm(x), x
         else:

@@ -4,6 +4,8 @@ Both compute the same, rounded at the same places. The reference is what a learn
 over memory what it does in several, which is where a decode step's time goes.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,6 +19,7 @@ class TorchOps:
     """The reference, on any device."""
 
     name = "torch"
+    small: Any = None  # kernels for a few rows, where there are some: see small_batch.py
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight over the last dimension; statistics in fp32, x is not changed.
@@ -68,7 +71,7 @@ class TritonOps(TorchOps):
         # Triton is imported only where it is used: it is missing on Windows and macOS.
         from nanovllm.qwen3.kernels import activation, heads, norm, small_linear
 
-        self._norm, self._activation, self._heads, self._small_linear = norm, activation, heads, small_linear
+        self._norm, self._activation, self._heads, self.small = norm, activation, heads, small_linear
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See TorchOps.rms_norm."""
@@ -80,8 +83,8 @@ class TritonOps(TorchOps):
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See TorchOps.linear; a few rows take a kernel made for them, more the library's matrix product."""
-        if self._small_linear.suits(x, weight):
-            return self._small_linear.small_linear(x, weight, bias)
+        if x.shape[0] <= self.small.FEW and x.stride(1) == 1 and self.small.fits(x.shape[0], weight):
+            return self.small.small_linear(x, weight, bias)
         return F.linear(x, weight, bias)
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:

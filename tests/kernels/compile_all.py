@@ -20,7 +20,7 @@ from nanovllm.paged_kv.kernels.store import store_kv
 from nanovllm.qwen3.kernels import activation, heads, norm, race, small_linear
 
 TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
-OPTIONS = ("num_warps", "num_stages")
+OPTIONS = ("num_warps", "num_stages", "launch_pdl")
 
 
 def catch_launches(capability: int) -> list[str]:
@@ -67,7 +67,12 @@ def launch_everything(dtype: torch.dtype) -> None:
         norm.rms_norm(x, weight, 1e-6)
         norm.add_rms_norm(x, x, weight, 1e-6)
         activation.silu_and_mul(torch.zeros(3, 2 * hidden, dtype=dtype))
-        small_linear.small_linear(x[:2], torch.zeros(64, hidden, dtype=dtype), torch.zeros(64, dtype=dtype))
+        for rows in (x[:2], x):
+            small_linear.small_linear(rows, torch.zeros(64, hidden, dtype=dtype), torch.zeros(64, dtype=dtype))
+            small_linear.norm_linear(rows, rows, weight, 1e-6, torch.zeros(4096, hidden, dtype=dtype))
+            small_linear.silu_linear(
+                torch.zeros(len(rows), 2 * hidden, dtype=dtype), torch.zeros(64, hidden, dtype=dtype)
+            )
         qkv = torch.zeros(3, (num_heads + 2 * num_kv_heads) * head_dim, dtype=dtype)
         gain, table = torch.ones(head_dim, dtype=dtype), torch.zeros(9, head_dim)
         for caches in ((cache, cache), (None, None)):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import tiny_config
 
 pytest.importorskip("triton")
 
@@ -14,10 +15,14 @@ from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.store import store_kv
+from nanovllm.qwen3 import small_batch
+from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.kernels.race import exponential_race
-from nanovllm.qwen3.kernels.small_linear import small_linear
+from nanovllm.qwen3.kernels.small_linear import norm_linear, silu_linear, small_linear
+from nanovllm.qwen3.model import Qwen3DecoderLayer
 from nanovllm.qwen3.ops import TorchOps, TritonOps
-from nanovllm.qwen3.rotary import RotaryAngles
+from nanovllm.qwen3.placement import Placement
+from nanovllm.qwen3.rotary import RotaryAngles, RotaryEmbedding
 from nanovllm.qwen3.sampler import row_keys
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -95,6 +100,7 @@ def test_store_addresses_more_than_2_to_the_31_elements() -> None:
         ([40], 1, 8, 1, 64, 2),
         ([70, 3], 3, 5, 5, 20, 2),
         ([300, 256, 257], 256, 4, 4, 64, None),
+        ([200, 64, 129], 64, 4, 2, 32, 1),
     ],
 )
 def test_paged_decode_equals_the_reference(
@@ -197,6 +203,54 @@ def test_small_linear_equals_the_reference(
     b = offset if bias else None
     assert_close(small_linear(x, weight, b), TorchOps().linear(x, weight, b))
     assert_close(TritonOps().linear(x, weight, b), TorchOps().linear(x, weight, b))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "size", "out_features"), [(1, 100, 33), (2, 1024, 9), (3, 64, 40), (16, 300, 21)])
+def test_norm_and_silu_before_a_small_linear_equal_the_reference(
+    rows: int, size: int, out_features: int, dtype: torch.dtype
+) -> None:
+    x, residual = random(rows, size, dtype=dtype), random(rows, size, dtype=dtype, seed=1)
+    gain, bias = random(size, dtype=dtype, seed=2), random(out_features, dtype=dtype, seed=3)
+    weight = random(out_features, size, dtype=dtype, seed=4) / size**0.5
+    plain = TorchOps()
+    normed, added = plain.add_rms_norm(x, residual, gain, 1e-6)
+    actual, new_residual = norm_linear(x, residual, gain, 1e-6, weight, bias)
+    assert_close(actual, plain.linear(normed, weight, bias))
+    assert torch.equal(new_residual, added)
+    alone, same = norm_linear(x, None, gain, 1e-6, weight)
+    assert same is x
+    assert_close(alone, plain.linear(plain.rms_norm(x, gain, 1e-6), weight))
+    gate_up = random(rows, 2 * size, dtype=dtype, seed=5)
+    assert_close(silu_linear(gate_up, weight), plain.linear(plain.silu_and_mul(gate_up), weight))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 16])
+def test_a_layer_of_few_rows_equals_the_long_way_round(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`small_batch.forward` against the layer with plain torch operations, with and without a residual."""
+    config = Qwen3Config.from_dict(tiny_config(num_attention_heads=4, num_key_value_heads=2, attention_bias=True))
+    outputs = []
+    for ops in (TorchOps(), TritonOps()):
+        at = Placement(torch.float32, DEVICE, ops=ops)
+        layer = Qwen3DecoderLayer(config, 0, at)
+        for i, weight in enumerate(layer.parameters()):
+            weight.data.copy_(random(*weight.shape, dtype=torch.float32, seed=i) / 8)
+        layer.self_attn.attention.bind(
+            *(random(9, 4, 2, config.head_dim, dtype=torch.float32, seed=s) for s in (50, 51))
+        )
+        x, residual = (random(rows, config.hidden_size, dtype=torch.float32, seed=s) for s in (60, 61))
+        angles = RotaryEmbedding(config, 32, DEVICE).at(torch.arange(rows, device=DEVICE) % 7)
+        slots, lens = torch.arange(rows, device=DEVICE) + 4, torch.full((rows,), 6, dtype=torch.int32, device=DEVICE)
+        tables = torch.tensor([[8, 7]], dtype=torch.int32, device=DEVICE).repeat(rows, 1)
+        context = ForwardContext(False, slots, lens, tables, max_seqlen_k=6)
+        calls, forward = [], small_batch.forward
+        monkeypatch.setattr(small_batch, "forward", lambda *a, f=forward, c=calls: c.append(1) or f(*a))
+        outputs += [layer(x, residual, angles, context), layer(x, None, angles, context)]
+        monkeypatch.undo()
+        assert len(calls) == (2 if isinstance(ops, TritonOps) else 0)
+    for actual, expected in zip(outputs[2:], outputs[:2], strict=True):
+        for a, e in zip(actual, expected, strict=True):
+            assert_close(a, e)
 
 
 class KeepInputs(TorchBackend):

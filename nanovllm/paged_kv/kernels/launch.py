@@ -1,20 +1,60 @@
-"""What the kernels' launchers ask of the device."""
+"""What the kernels' launchers ask of the device, and how one kernel may start before the last one ends."""
 
 import functools
+from typing import Any
 
 import torch
+import triton
+import triton.language as tl
+
+try:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+except ImportError:  # an older Triton
+    gdc_launch_dependents = gdc_wait = None
+
+CAN_START_EARLY = gdc_wait is not None
+
+
+@triton.jit
+def wait_for_inputs(EARLY: tl.constexpr):
+    """Let the next kernel start, then wait until the last one has written everything.
+
+    What stands before this call in a kernel may read only what no kernel of the step writes (weights), and may write
+    nothing. Small kernels that follow each other in a CUDA graph win the time of a launch and of their first loads
+    (CUDA's programmatic dependent launch, compute capability 9.0).
+    """
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
 
 
 @functools.cache
-def _multiprocessors(index: int) -> int:
-    return torch.cuda.get_device_properties(index).multi_processor_count
+def _properties(index: int) -> Any:
+    return torch.cuda.get_device_properties(index)
+
+
+def _properties_of(device: torch.device) -> Any:
+    return _properties(torch.cuda.current_device() if device.index is None else device.index)
 
 
 def multiprocessors(device: torch.device) -> int:
     """Streaming multiprocessors of a GPU; 1 on a CPU, where the interpreter runs programs one by one."""
-    if device.type != "cuda":
-        return 1
-    return _multiprocessors(torch.cuda.current_device() if device.index is None else device.index)
+    return 1 if device.type != "cuda" else int(_properties_of(device).multi_processor_count)
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that one program can have; a Hopper GPU's where the device does not say."""
+    default = 227 * 1024
+    return (
+        default if device.type != "cuda" else getattr(_properties_of(device), "shared_memory_per_block_optin", default)
+    )
+
+
+def early(device: torch.device) -> dict[str, Any]:
+    """Launch arguments for kernels that call `wait_for_inputs`: an early start where the GPU and Triton know how."""
+    if CAN_START_EARLY and device.type == "cuda" and _properties_of(device).major >= 9:
+        return {"EARLY": True, "launch_pdl": True}
+    return {"EARLY": False}
 
 
 def dot_precision(dtype: torch.dtype) -> str:

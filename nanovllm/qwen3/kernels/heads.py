@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from nanovllm.paged_kv.kernels.launch import early, wait_for_inputs
+
 
 @triton.jit
 def _norm_and_rotate(
@@ -60,6 +62,7 @@ def _heads_kernel(
     BLOCK_Q: tl.constexpr,
     BLOCK_KV: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Program (token, part): part 0 does the queries, part 1 the keys, part 2 stores the values."""
     token = tl.program_id(0).to(tl.int64)
@@ -70,6 +73,7 @@ def _heads_kernel(
     kv_mask = (h[:, None] < NUM_KV_HEADS) & (d[None, :] < HALF)
     kv_offset = h[:, None] * 2 * HALF + d[None, :]
     kv_size = NUM_KV_HEADS * 2 * HALF
+    wait_for_inputs(EARLY)
     if part == 2:
         slot = tl.load(slot_ptr + token).to(tl.int64)
         if slot >= 0:
@@ -148,6 +152,7 @@ def norm_rotate_store(
         BLOCK_KV=triton.next_power_of_2(num_kv_heads),
         BLOCK_HALF=triton.next_power_of_2(head_dim // 2),
         num_warps=4,
+        **early(qkv.device),
     )
     v = qkv[:, (num_heads + num_kv_heads) * head_dim :].view(num_tokens, num_kv_heads, head_dim)
     return q, k, v

@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from nanovllm.paged_kv.kernels.launch import early, wait_for_inputs
+
 
 @triton.jit
 def _rms_norm_kernel(
@@ -16,11 +18,14 @@ def _rms_norm_kernel(
     eps,
     ADD: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One program a row; the row stays in registers between the sum of squares and the scaling."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < size
+    weight = tl.load(weight_ptr + column, mask=inside, other=0.0)
+    wait_for_inputs(EARLY)
     x = tl.load(x_ptr + row * size + column, mask=inside, other=0.0)
     dtype = x.dtype
     if ADD:
@@ -29,7 +34,6 @@ def _rms_norm_kernel(
         tl.store(new_residual_ptr + row * size + column, x, mask=inside)
     x32 = x.to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(x32 * x32, 0) / size + eps)
-    weight = tl.load(weight_ptr + column, mask=inside, other=0.0)
     normed = (x32 * scale).to(dtype).to(tl.float32) * weight.to(tl.float32)
     tl.store(out_ptr + row * size + column, normed.to(dtype), mask=inside)
 
@@ -53,6 +57,7 @@ def _launch(
         ADD=residual is not None,
         BLOCK=block,
         num_warps=max(1, min(8, block // 256)),
+        **early(x.device),
     )
     return out, new_residual
 

@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from nanovllm.paged_kv.kernels.launch import early, wait_for_inputs
+
 BLOCK = 4096  # logits a program looks at
 
 
@@ -26,12 +28,14 @@ def _race_kernel(
     logits_stride,
     num_parts,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Program (row, part of the vocabulary): the winner of this part and its score."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     index = part * BLOCK + tl.arange(0, BLOCK)
     inside = index < vocab_size
+    wait_for_inputs(EARLY)
     logits = tl.load(logits_ptr + row * logits_stride + index, mask=inside, other=float("-inf")).to(tl.float32)
     temperature = tl.load(temperature_ptr + row)
     score = logits
@@ -49,10 +53,11 @@ def _race_kernel(
 
 
 @triton.jit
-def _winner_kernel(best_score_ptr, best_index_ptr, out_ptr, num_parts, BLOCK_P: tl.constexpr):
+def _winner_kernel(best_score_ptr, best_index_ptr, out_ptr, num_parts, BLOCK_P: tl.constexpr, EARLY: tl.constexpr):
     """One program a row: the winner among the parts; the lowest index on a tie, as argmax takes."""
     row = tl.program_id(0).to(tl.int64)
     p = tl.arange(0, BLOCK_P)
+    wait_for_inputs(EARLY)
     score = tl.load(best_score_ptr + row * num_parts + p, mask=p < num_parts, other=float("-inf"))
     _, part = tl.max(score, 0, return_indices=True)
     tl.store(out_ptr + row, tl.load(best_index_ptr + row * num_parts + part).to(tl.int64))
@@ -66,7 +71,19 @@ def exponential_race(logits: torch.Tensor, temperature: torch.Tensor, keys: torc
     index = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
     _race_kernel[(rows, parts)](
-        logits, temperature, keys, score, index, vocab_size, logits.stride(0), parts, BLOCK=BLOCK, num_warps=8
+        logits,
+        temperature,
+        keys,
+        score,
+        index,
+        vocab_size,
+        logits.stride(0),
+        parts,
+        BLOCK=BLOCK,
+        num_warps=8,
+        **early(logits.device),
     )
-    _winner_kernel[(rows,)](score, index, out, parts, BLOCK_P=triton.next_power_of_2(parts), num_warps=1)
+    _winner_kernel[(rows,)](
+        score, index, out, parts, BLOCK_P=triton.next_power_of_2(parts), num_warps=1, **early(logits.device)
+    )
     return out
