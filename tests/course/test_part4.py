@@ -1,6 +1,8 @@
 """What part 4 is judged by is true, and its solutions run where the engine uses the pieces."""
 
 import random
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +10,10 @@ import pytest
 from nanovllm import LLM, SamplingParams
 from nanovllm.bench import stats
 from nanovllm.course import swap
+from nanovllm.course.grade import grade_exercise
+from nanovllm.course.judge import Grade
 from nanovllm.course.part4 import ex03, ex04, padding, traffic
+from nanovllm.course.process import Limits as ProcessLimits
 from nanovllm.serve.load_report import Limits, LoadReport, RequestRecord
 from nanovllm.serve.policy import BoundedPrefill
 
@@ -95,3 +100,35 @@ def test_the_engine_runs_on_the_policy_and_the_metrics_of_the_solutions() -> Non
         assert LoadReport([record], 2.0, Limits(ttft=1.0)).summary()["goodput"] == 0.5
     assert all(figures.values()), figures
     assert all(choices.values()), choices
+
+
+# --- what a learner is told on the way ---------------------------------------------------------------------------
+
+
+def graded(tmp_path: Path, exercises: Path, **bodies: str) -> Grade:
+    """The grade of the stub of 4.4 with some functions written, each by its return statement."""
+    text = (exercises / ex04.EXERCISE.file).read_text()
+    for name, body in bodies.items():
+        pattern = rf'(^def {name}\(.*?""".*?"""\n)    raise ExerciseNotDone\(.*?\)$'
+        text, count = re.subn(pattern, lambda found, body=body: f"{found[1]}    {body}", text, flags=re.S | re.M)
+        assert count == 1
+    path = tmp_path / "ex04_metrics.py"
+    path.write_text(text)
+    return grade_exercise(ex04.EXERCISE, path, ProcessLimits(seconds=8))
+
+
+def test_a_bug_is_named_while_the_rest_is_not_written(tmp_path: Path, exercises: Path) -> None:
+    grade = graded(tmp_path, exercises, ttft="return (metrics.finish_time or 10.0) - metrics.arrival_time")
+    assert (grade.earned, grade.status) == (0, "failed")
+    assert grade.bug == ""
+    grade = graded(tmp_path, exercises, ttft="return (metrics.first_token_time or 10.0) - metrics.arrival_time")
+    assert grade.bug == "says 0 where there is no token yet"
+
+
+def test_an_exception_comes_with_its_line(tmp_path: Path, exercises: Path) -> None:
+    grade = graded(tmp_path, exercises, ttft="return metrics.first_token_time - metrics.arrival_time")
+    failure = grade.groups[0].failure
+    assert failure is not None
+    lines = (tmp_path / "ex04_metrics.py").read_text().splitlines()
+    line = 1 + next(i for i, text in enumerate(lines) if text.startswith("    return metrics"))
+    assert failure.actual.endswith(f"'NoneType' and 'float' (line {line} of ex04_metrics.py)")

@@ -6,8 +6,8 @@ from typing import Any
 from nanovllm.course import seams
 from nanovllm.course.exercise import Example, Exercise, Group, Numeric, Variant
 from nanovllm.course.numeric import numbers
-from nanovllm.course.numeric.checkpoint import engine_example
 from nanovllm.course.part3 import formulas
+from nanovllm.course.part3.running import IN_ENGINE
 
 _IMPORTS = "import torch\nfrom nanovllm.qwen3.ops import TorchOps\n"
 _BY_HAND = (
@@ -20,7 +20,8 @@ _ZEROS = (
     _IMPORTS
     + """\
 x = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-result = TorchOps().rms_norm(x, torch.ones(2), 3.0).tolist()"""
+y = TorchOps().rms_norm(x, torch.ones(2), 3.0)
+result = [[round(number, 4) for number in row] for row in y.tolist()]"""
 )
 _OVERFLOW = (
     _IMPORTS
@@ -108,7 +109,14 @@ EXERCISE = Exercise(
             "eps go in, and the weight?",
             (
                 Example(_BY_HAND, [0.8485, 2.2627]),
-                Example(_ZEROS, [[0.0, 0.0], [0.5, 0.5]]),
+                Example(
+                    _ZEROS,
+                    [[0.0, 0.0], [0.5, 0.5]],
+                    (
+                        "Two rows, each with a mean of its own: 0 and 1. And eps is added to the mean, under "
+                        "the root: what is sqrt(1 + 3)?"
+                    ),
+                ),
             ),
             numeric=Numeric(_SIZES, _inputs, _NORM, _normed, cases=12),
         ),
@@ -118,8 +126,22 @@ EXERCISE = Exercise(
             "600 squared is more than fp16 can hold. In which dtype is the mean computed, in which one is the weight "
             "applied, and which one comes out?",
             (
-                Example(_OVERFLOW, ["torch.float16", [0.85, 1.13], [[600.0, 800.0]]]),
-                Example(_ROUNDING, ["torch.bfloat16", [0.734375, 3.875]]),
+                Example(
+                    _OVERFLOW,
+                    ["torch.float16", [0.85, 1.13], [[600.0, 800.0]]],
+                    (
+                        "600 squared is more than fp16 can hold. In which dtype are the squares and their "
+                        "mean computed, and which one comes out?"
+                    ),
+                ),
+                Example(
+                    _ROUNDING,
+                    ["torch.bfloat16", [0.734375, 3.875]],
+                    (
+                        "The quotient is rounded to bf16 first and multiplied by the weight then. What did "
+                        "you round, and when?"
+                    ),
+                ),
             ),
         ),
         Group(
@@ -128,8 +150,12 @@ EXERCISE = Exercise(
             "Two results: which one goes into the next sub-layer, and which one is the stream that everybody adds to?",
             (
                 Example(_RESIDUAL, [[0.8485, 2.2627], [3.0, 4.0]]),
-                Example(_UNCHANGED, [[[1.0, 4.0]], [[2.0, 0.0]]]),
-                engine_example(),
+                Example(
+                    _UNCHANGED,
+                    [[[1.0, 4.0]], [[2.0, 0.0]]],
+                    "x and residual belong to the caller. Which line wrote into one of them?",
+                ),
+                IN_ENGINE,
             ),
             numeric=Numeric(_SIZES, _inputs, _ADD, _added, cases=8),
         ),

@@ -6,8 +6,8 @@ from typing import Any
 from nanovllm.course import seams
 from nanovllm.course.exercise import Example, Exercise, Group, Numeric, Variant
 from nanovllm.course.numeric import numbers
-from nanovllm.course.numeric.checkpoint import engine_example
 from nanovllm.course.part3 import formulas
+from nanovllm.course.part3.running import IN_ENGINE
 
 _IMPORTS = "import torch\nfrom nanovllm.qwen3 import rotary\n"
 _FREQUENCIES = (
@@ -130,7 +130,9 @@ EXERCISE = Exercise(
             1,
             "Which two numbers of a head belong together, and which way do they turn? Turn (1, 0) by a right angle.",
             (
-                Example(_AT_ZERO, [[[1.0, 2.0, 3.0, 4.0]]]),
+                Example(
+                    _AT_ZERO, [[[1.0, 2.0, 3.0, 4.0]]], "An angle of 0 turns nothing: each number must be where it was."
+                ),
                 Example(_BY_HAND, [-3.144, 1.1655, -0.3391, 4.3176]),
             ),
             numeric=Numeric((("tokens", 1, 3), ("heads", 1, 3), ("pairs", 1, 4)), _heads, _ROTATE, _turned, cases=12),
@@ -141,8 +143,12 @@ EXERCISE = Exercise(
             "What goes in must stay as it is, and what comes out has the dtype of x. If only the engine's answers are "
             "wrong: do queries and keys of one position turn by the same angle?",
             (
-                Example(_HALF, ["torch.bfloat16", [-3.1, 1.2, -0.3, 4.3], [1.0, 2.0, 3.0, 4.0]]),
-                engine_example(),
+                Example(
+                    _HALF,
+                    ["torch.bfloat16", [-3.1, 1.2, -0.3, 4.3], [1.0, 2.0, 3.0, 4.0]],
+                    "Computed in fp32, returned in the dtype of x, and x itself stays as it is.",
+                ),
+                IN_ENGINE,
             ),
         ),
     ),

@@ -190,7 +190,7 @@ EXERCISE = Exercise(
             1,
             "Which numbers of the row are q, k and v? What happens to each of the three, in what order, and with whose "
             "weight?",
-            (Example(_SPLIT, {"q": [[1.0, 1.0], [1.0, 1.0]], "k": [[5.0, 5.0]], "v": [[4.0, 4.0]]}),),
+            (Example(_SPLIT, {"k": [[5.0, 5.0]], "q": [[1.0, 1.0], [1.0, 1.0]], "v": [[4.0, 4.0]]}),),
             numeric=Numeric(
                 (("tokens", 1, 3), ("kv_heads", 1, 2), ("share", 1, 3), ("pairs", 1, 2)), _row, _HEADS, _heads, cases=10
             ),

@@ -6,8 +6,8 @@ from typing import Any
 from nanovllm.course import seams
 from nanovllm.course.exercise import Example, Exercise, Group, Numeric, Variant
 from nanovllm.course.numeric import numbers
-from nanovllm.course.numeric.checkpoint import engine_example
 from nanovllm.course.part3 import formulas
+from nanovllm.course.part3.running import IN_ENGINE
 
 _BY_HAND = """\
 import torch
@@ -77,7 +77,11 @@ EXERCISE = Exercise(
             "Cut the row in the middle. Which half goes through silu, and is silu(g) sigmoid(g) or g x sigmoid(g)?",
             (
                 Example(_BY_HAND, [0.0, 4.3864]),
-                Example(_HALF, ["torch.bfloat16", [-0.24, 15.0], [-2.0, 30.0, 1.0, 0.5]]),
+                Example(
+                    _HALF,
+                    ["torch.bfloat16", [-0.24, 15.0], [-2.0, 30.0, 1.0, 0.5]],
+                    "What comes out has the dtype of what came in, and the row itself stays as it is.",
+                ),
             ),
             numeric=Numeric((("tokens", 1, 3), ("n", 1, 6)), _rows, _ACTIVATE, _products, cases=10),
         ),
@@ -85,7 +89,14 @@ EXERCISE = Exercise(
             "the whole layer, in the running engine",
             1,
             "From hidden_size to 2n, to n, and back to hidden_size: which of the three calls makes which step?",
-            (Example(_LAYER, [8.7727, -4.3864]), engine_example()),
+            (
+                Example(
+                    _LAYER,
+                    [8.7727, -4.3864],
+                    ("Hidden 2, n = 1: write down gate, up, their product after silu, and what down makes of it."),
+                ),
+                IN_ENGINE,
+            ),
             numeric=Numeric((("tokens", 1, 3), ("hidden", 1, 3), ("n", 1, 4)), _layer, _FEED, _fed, cases=8),
         ),
     ),

@@ -5,7 +5,7 @@ from typing import Any
 
 from nanovllm.course import seams
 from nanovllm.course.exercise import Example, Exercise, Group, Numeric, Variant
-from nanovllm.course.numeric.checkpoint import engine_example
+from nanovllm.course.part3.running import IN_ENGINE
 
 _MADE = "from nanovllm.course.part3 import made_ranks\n"
 _EVEN = _MADE + "result = [made_ranks.kv_heads_of_ranks(4, 1), made_ranks.kv_heads_of_ranks(4, 2)]"
@@ -123,9 +123,24 @@ EXERCISE = Exercise(
             1,
             "Rank order means neighbours: with 2 heads on 4 ranks, who holds head 0? And what can nobody divide?",
             (
-                Example(_EVEN, [[[0, 4]], [[0, 2], [2, 2]]]),
-                Example(_SHARED, [[[0, 1], [0, 1], [1, 1], [1, 1]], [[0, 1], [0, 1], [0, 1]]]),
-                Example(_REFUSED, [["refused", True], ["refused", True]]),
+                Example(
+                    _EVEN,
+                    [[[0, 4]], [[0, 2], [2, 2]]],
+                    "4 heads on 2 ranks: two neighbours each. Where does rank 1 begin?",
+                ),
+                Example(
+                    _SHARED,
+                    [[[0, 1], [0, 1], [1, 1], [1, 1]], [[0, 1], [0, 1], [0, 1]]],
+                    "Fewer heads than ranks: each rank still needs one, and neighbouring ranks share it.",
+                ),
+                Example(
+                    _REFUSED,
+                    [["refused", True], ["refused", True]],
+                    (
+                        "4 heads on 3 ranks, 3 heads on 4: nobody can divide that. ConfigError, with both "
+                        "numbers in its message."
+                    ),
+                ),
             ),
         ),
         Group(
@@ -141,7 +156,17 @@ EXERCISE = Exercise(
             "biases, and the running engine",
             1,
             "A bias belongs to the output rows: it is cut as they are. layer.bias is None where a model has none.",
-            (Example(_BIAS, [[10.0, 12.0, 14.0], [11.0, 13.0, 15.0]]), engine_example()),
+            (
+                Example(
+                    _BIAS,
+                    [[10.0, 12.0, 14.0], [11.0, 13.0, 15.0]],
+                    (
+                        "A bias has one number for each output row: it is cut as the rows are, and put in the "
+                        "same places."
+                    ),
+                ),
+                IN_ENGINE,
+            ),
         ),
     ),
     bugs=(

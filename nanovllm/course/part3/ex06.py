@@ -6,8 +6,8 @@ from typing import Any
 from nanovllm.course import seams
 from nanovllm.course.exercise import Example, Exercise, Group, Numeric, Variant
 from nanovllm.course.numeric import numbers
-from nanovllm.course.numeric.checkpoint import engine_example
 from nanovllm.course.part3 import formulas
+from nanovllm.course.part3.running import IN_ENGINE
 
 _MADE = "from nanovllm.course.part3 import made_ranks\n"
 _COLUMNS = (
@@ -58,6 +58,11 @@ def _multiplied(x: Any, weight: Any, bias: Any, ranks: int) -> Any:
 
 _SIZES = (("tokens", 1, 3), ("ranks", 1, 4), ("local", 1, 2), ("out", 1, 3))
 _REDUCED = "out = self.group.all_reduce(self.ops.linear(x, self.weight), self.name)"
+_FORWARD = f"""
+def row_parallel_forward(self, x):
+    {_REDUCED}
+    return out if self.bias is None else out + self.bias
+"""
 _EACH = """
 def row_parallel_forward(self, x):
     import torch
@@ -106,13 +111,30 @@ EXERCISE = Exercise(
             1,
             "Write down what each rank hands to the all-reduce, and what it does with the answer. How often is the "
             "bias in the result?",
-            (Example(_SUM, [[[300.0]], [[300.0]]]), Example(_BIAS, [[[305.0]], [[305.0]]])),
+            (
+                Example(
+                    _SUM,
+                    [[[300.0]], [[300.0]]],
+                    "Rank 0 has 50 and rank 1 has 250. Who adds them up, and who gets the sum?",
+                ),
+                Example(
+                    _BIAS,
+                    [[[305.0]], [[305.0]]],
+                    (
+                        "Here the bias 5 belongs to the result, once: 305. How often did you count it, and on "
+                        "which rank?"
+                    ),
+                ),
+            ),
         ),
         Group(
             "one all-reduce a call, and the running engine",
             1,
             "A collective costs the same for one row and for a thousand: how many does a call make, and of what shape?",
-            (Example(_ONCE, [["all_reduce", "o_proj", [3, 1]]]), engine_example()),
+            (
+                Example(_ONCE, [["all_reduce", "o_proj", [3, 1]]]),
+                IN_ENGINE,
+            ),
             numeric=Numeric(
                 _SIZES,
                 _layer,
@@ -136,25 +158,37 @@ EXERCISE = Exercise(
             "adds the bias before the sum, so once a rank",
             "row_parallel_forward",
             ((_REDUCED, "return self.group.all_reduce(self.ops.linear(x, self.weight, self.bias), self.name)"),),
+            source=_FORWARD,
         ),
-        Variant("adds nothing up", "row_parallel_forward", ((_REDUCED, "out = self.ops.linear(x, self.weight)"),)),
+        Variant(
+            "adds nothing up",
+            "row_parallel_forward",
+            ((_REDUCED, "out = self.ops.linear(x, self.weight)"),),
+            source=_FORWARD,
+        ),
         Variant(
             "takes the mean over the ranks",
             "row_parallel_forward",
             ((", self.name)", ", self.name) / self.group.size"),),
+            source=_FORWARD,
         ),
         Variant(
             "adds the bias on rank 0 only, after the sum",
             "row_parallel_forward",
             (("if self.bias is None", "if self.bias is None or self.group.rank"),),
+            source=_FORWARD,
         ),
         Variant(
-            "forgets the bias", "row_parallel_forward", (("out if self.bias is None else out + self.bias", "out"),)
+            "forgets the bias",
+            "row_parallel_forward",
+            (("out if self.bias is None else out + self.bias", "out"),),
+            source=_FORWARD,
         ),
         Variant(
             "adds up the inputs, not the products",
             "row_parallel_forward",
             ((_REDUCED, "out = self.ops.linear(self.group.all_reduce(x, self.name), self.weight)"),),
+            source=_FORWARD,
         ),
         Variant("makes an all-reduce for each token", "row_parallel_forward", source=_EACH),
     ),

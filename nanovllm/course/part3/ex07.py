@@ -6,8 +6,8 @@ from typing import Any
 from nanovllm.course import seams
 from nanovllm.course.exercise import Example, Exercise, Group, Numeric, Variant
 from nanovllm.course.numeric import numbers
-from nanovllm.course.numeric.checkpoint import engine_example
 from nanovllm.course.part3 import formulas
+from nanovllm.course.part3.running import IN_ENGINE
 
 _MADE = "from nanovllm.course.part3 import made_ranks\n"
 _VECTORS = _MADE + "vectors = [[0.0], [10.0], [20.0], [30.0], [40.0]]  # 10 x token\n"
@@ -107,7 +107,14 @@ EXERCISE = Exercise(
             "last one of rank 0?",
             (
                 Example(_BY_HAND, [[40.0, 10.0], [40.0, 10.0]]),
-                Example(_EDGES, [[0.0, 20.0, 30.0, 40.0], [0.0, 20.0, 30.0, 40.0]]),
+                Example(
+                    _EDGES,
+                    [[0.0, 20.0, 30.0, 40.0], [0.0, 20.0, 30.0, 40.0]],
+                    (
+                        "Tokens 0 and 2 are the first and the last of rank 0, 3 and 4 those of rank 1. Which "
+                        "comparison is off by one?"
+                    ),
+                ),
             ),
         ),
         Group(
@@ -130,7 +137,7 @@ EXERCISE = Exercise(
             "the end when the ranks do not divide the vocabulary?",
             (
                 Example(_LOGITS, [[[-1.0, -2.0, -3.0, -4.0, -5.0], [10.0, 20.0, 30.0, 40.0, 50.0]], None]),
-                engine_example(),
+                IN_ENGINE,
             ),
             numeric=Numeric(
                 (("rows", 1, 3), ("vocab", 2, 7), ("hidden", 1, 2), ("ranks", 2, 3)),

@@ -180,7 +180,11 @@ EXERCISE = Exercise(
             "their places, and does every row use its own k and p?",
             (
                 Example(_KEEP, [[0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2], [0], [0]]),
-                Example(_IN_PLACE, [[None, 4.0, None, 3.0], [1.0, 4.0, 2.0, 3.0]]),
+                Example(
+                    _IN_PLACE,
+                    [[None, 4.0, None, 3.0], [1.0, 4.0, 2.0, 3.0]],
+                    "What stays must stay in its place, and the logits that came in must not change.",
+                ),
             ),
             numeric=Numeric((("rows", 1, 3), ("vocab", 2, 8)), _cut, _CUT, _kept, cases=20),
         ),
@@ -190,8 +194,19 @@ EXERCISE = Exercise(
             "Write logit / temperature - log E for each token of the smallest case; exponential_draws gives the E. Is "
             "a row with temperature 0 the largest logit, whatever the draws are?",
             (
-                Example(_GREEDY, ["torch.int64", [1, 0]]),
-                Example(_HALF, [True, [1.0, 2.0, 1.5, 0.5]]),
+                Example(
+                    _GREEDY,
+                    ["torch.int64", [1, 0]],
+                    "Temperature 0 means the largest logit, whatever the draws are. Token ids are int64.",
+                ),
+                Example(
+                    _HALF,
+                    [True, [1.0, 2.0, 1.5, 0.5]],
+                    (
+                        "Half precision changes nothing here: compute in fp32 from exponential_draws alone, "
+                        "and leave the logits as they are."
+                    ),
+                ),
             ),
             numeric=Numeric((("rows", 1, 4), ("vocab", 1, 8)), _race, _RUN, _winners, cases=20),
         ),
@@ -201,9 +216,30 @@ EXERCISE = Exercise(
             "Tokens of probability 0.5, 0.3 and 0.2 must win in these shares (at temperature 0.5: in the shares of "
             "their squares), and each row must depend on its own keys only.",
             (
-                Example(_SHARES, [[0.5, 0.3, 0.2], [0.7, 0.2, 0.1]]),
-                Example(_MATES, [True, True, True]),
-                Example(ENGINE, SAMPLED),
+                Example(
+                    _SHARES,
+                    [[0.5, 0.3, 0.2], [0.7, 0.2, 0.1]],
+                    (
+                        "Tokens of probability 0.5, 0.3 and 0.2 must win in these shares; at temperature 0.5 "
+                        "in the shares of their squares."
+                    ),
+                ),
+                Example(
+                    _MATES,
+                    [True, True, True],
+                    (
+                        "The same keys must give the same token, alone or among others. What does a row use "
+                        "besides its own logits and keys?"
+                    ),
+                ),
+                Example(
+                    ENGINE,
+                    SAMPLED,
+                    (
+                        "The draws agree and those of the engine do not: what reaches your functions there? "
+                        "Print shapes, dtypes, temperatures."
+                    ),
+                ),
             ),
         ),
     ),

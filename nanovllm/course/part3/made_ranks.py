@@ -31,7 +31,8 @@ def load_qkv(q: Any, k: Any, v: Any, head_dim: int, ranks: int, bias: Any = None
     for rank in range(ranks):
         at = Placement(group=SimulatedGroup(rank, ranks, []))
         layer = QKVParallelLinear(len(q[0]), head_dim, heads, kv_heads, bias is not None, at)
-        layer.weight.fill_(-1.0)
+        for parameter in layer.parameters():
+            parameter.fill_(-1.0)
         reader: Any = MemoryReader(named)
         layer.load(reader, ("q_proj", "k_proj", "v_proj"))
         seen: dict[str, Any] = {"weight": layer.weight, "numbers_read": reader.numbers_read}
@@ -55,10 +56,9 @@ def load_columns(weight: Any, bias: Any, ranks: int) -> list[dict[str, Any]]:
     found = []
     for rank in range(ranks):
         layer = row_parallel(weight, bias, ranks, SimulatedGroup(rank, ranks, []))
-        layer.weight.fill_(-1.0)
+        for parameter in layer.parameters():
+            parameter.fill_(-1.0)
         reader: Any = MemoryReader(named)
-        if layer.bias is not None:
-            layer.bias.fill_(-1.0)
         layer.load(reader, "o_proj")
         seen: dict[str, Any] = {"weight": layer.weight, "numbers_read": reader.numbers_read}
         found.append(seen if layer.bias is None else seen | {"bias": layer.bias})

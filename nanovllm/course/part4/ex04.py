@@ -172,7 +172,21 @@ EXERCISE = Exercise(
             1,
             "Between which two times does each one lie? How many gaps have n tokens, and what is there to say about "
             "one token, or none yet?",
-            (Example(_TTFT, [0.5, None]), Example(_TPOT, [0.5, 2.0, None, None, None])),
+            (
+                Example(
+                    _TTFT,
+                    [0.5, None],
+                    ("From the arrival to the first token. And what is there to say while no token has come?"),
+                ),
+                Example(
+                    _TPOT,
+                    [0.5, 2.0, None, None, None],
+                    (
+                        "How many gaps are there between n tokens? And where there is no gap, or no end yet, "
+                        "what is the answer?"
+                    ),
+                ),
+            ),
         ),
         Group(
             "percentiles",
@@ -180,7 +194,14 @@ EXERCISE = Exercise(
             "Sort a copy and number the values from 0. Which position is the share at, between which values?",
             (
                 Example(_PERCENTILE, [10.0, 15.0, 20.0, 30.0, 40.0, 7.0, [40.0, 10.0, 20.0]]),
-                Example(_REFUSED, ["refused"] * 3),
+                Example(
+                    _REFUSED,
+                    ["refused"] * 3,
+                    (
+                        "No values, or a share outside of 0 .. 1: nobody can answer that. BenchError, with "
+                        "both numbers in its message."
+                    ),
+                ),
             ),
             numeric=Numeric(
                 (("count", 1, 8),), _values, _STATS + "result = stats.percentile(values, share)", _interpolated

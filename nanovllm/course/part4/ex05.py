@@ -16,16 +16,16 @@ _RANDOM = _TRAFFIC + "result = traffic.random_traffic(number)"
 
 
 def _flooded(most: int) -> dict[str, Any]:
-    return {"longest gap": most + 1, "answered": 200, "decode steps": 199 // (most + 1)}
+    return {"answered": 200, "decode steps": 199 // (most + 1), "longest gap": most + 1}
 
 
 def _after_a_decode(blocks: int, said: int) -> dict[str, Any]:
     return {
-        "kinds": "PPPD",
         "blocks of the prompt": blocks,
-        "tokens of the running request": 10,
+        "kinds": "PPPD",
         "preemptions": [0, 0],
         "said so": said,
+        "tokens of the running request": 10,
     }
 
 
@@ -102,7 +102,17 @@ EXERCISE = Exercise(
             1,
             "P is a prefill step, D a decode step; one request runs from step 1 on and somebody always waits. Write "
             "your counter below each letter. Which letter is the first that differs?",
-            (Example(_PATTERN, ["PPPDPPDP", "PPDPDPDP"]), Example(_ALONE, "PPPPDPD")),
+            (
+                Example(_PATTERN, ["PPPDPPDP", "PPDPDPDP"]),
+                Example(
+                    _ALONE,
+                    "PPPPDPD",
+                    (
+                        "Nothing runs before the first prompt is done, so nobody can starve: which steps did "
+                        "you count then?"
+                    ),
+                ),
+            ),
         ),
         Group(
             "the gap bounded, arrivals still answered",
@@ -116,7 +126,24 @@ EXERCISE = Exercise(
             1,
             "The prompt holds 5 blocks and waits; the running request needs one more. With none free, who gives up "
             "what? And with one free?",
-            (Example(_TIGHT, _after_a_decode(0, 1)), Example(_ROOMY, _after_a_decode(5, 0))),
+            (
+                Example(
+                    _TIGHT,
+                    _after_a_decode(0, 1),
+                    (
+                        "No block is free, the running request needs one, and the prompt that is held back "
+                        "holds five. Who gives up what?"
+                    ),
+                ),
+                Example(
+                    _ROOMY,
+                    _after_a_decode(5, 0),
+                    (
+                        "One block is free and one is needed: nothing has to be given up, and the chunk "
+                        "computed so far is worth keeping."
+                    ),
+                ),
+            ),
         ),
         Group(
             "random traffic on tight memory",
