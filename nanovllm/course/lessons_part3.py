@@ -39,8 +39,8 @@ class Theirs:
         self.outputs: dict[str, Tensor] = {}
         model: Any
         with _no_progress_bar():
-            model = TheirModel.from_pretrained(str(llm.plan.folder), torch_dtype=parameter.dtype)
-        self.model = model.to(parameter.device).eval()
+            model = TheirModel.from_pretrained(str(llm.plan.folder), attn_implementation="eager")
+        self.model = model.to(parameter.device, parameter.dtype).eval()
         handles = [m.register_forward_hook(self._note(name)) for name, m in self.model.named_modules() if name]
         with torch.inference_mode():
             self.logits = self.model(torch.tensor([token_ids], device=parameter.device)).logits[0]

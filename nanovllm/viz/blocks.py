@@ -27,6 +27,7 @@ class BlockPool(View):
     """
 
     title = "Block pool"
+    lowest = 232  # where a panel of the stepper ends at least, px
 
     def __init__(self, record: Record, when: str = "after") -> None:
         super().__init__(record)
@@ -78,7 +79,8 @@ class BlockPool(View):
         bottom = 48 + -(-len(shown) // columns) * tall
         if total > len(shown):
             body += label(HALF - 16, 40, f"{len(shown)} of {total:,} blocks shown", "muted", 11, "end")
-        return HALF, max(bottom, 232) + 34, body + self._legend(max(bottom, 232) + 18)
+        bottom = max(bottom, self.lowest)
+        return HALF, bottom + 34, body + self._legend(bottom + 18)
 
     def _cell(self, block: int, x: float, y: float, w: float, h: float) -> str:
         owners, refs = self.owners.get(block, []), self.state.refs[block]

@@ -7,6 +7,29 @@ from typing import Any, cast
 from nanovllm.scheduler import BlockManager, Scheduler, Sequence
 from nanovllm.trace.record import Note, Record
 from nanovllm.trace.state import State, capture
+from nanovllm.viz.blocks import BlockPool
+from nanovllm.viz.chain import HashChain
+
+
+class ManagerPool(BlockPool):
+    """The block pool of such a record: as high as its blocks, and no step in its title."""
+
+    lowest = 0
+
+    @property
+    def heading(self) -> str:
+        """The title, with the free blocks."""
+        return f"Block pool: {len(self.state.free)} of {len(self.state.refs)} blocks free"
+
+
+class ManagerChain(HashChain):
+    """The prefix cache of such a record."""
+
+    @property
+    def heading(self) -> str:
+        """The title, with its size."""
+        hits = sum(len(blocks) for blocks in self.record.hits().values())
+        return f"Prefix cache: {len(self.nodes)} published blocks" + (f", {hits} just found again" if hits else "")
 
 
 def manager_record(

@@ -14,6 +14,7 @@ from nanovllm.paged_kv.memory import MemoryBudget
 from nanovllm.scheduler import BlockManager, Sequence
 from nanovllm.viz import BlockPool, HashChain, View
 from nanovllm.viz.layer import LayerCall, LayerFlow
+from nanovllm.viz.manager import ManagerChain, ManagerPool
 from nanovllm.viz.memory import MemoryMap
 from nanovllm.viz.rotary import RotaryDials
 from nanovllm.viz.sampling import Odds
@@ -48,8 +49,11 @@ def test_the_pool_of_a_manager_is_its_live_state() -> None:
     assert record.allocated() == {1: [3]}
     assert "'the·', owners 0 1, hit by 1" in HashChain(record).text()
     assert first.after.refs == [1, 1, 1, 0, 0, 0]  # the earlier record did not change with the manager
-    well_formed(BlockPool(record))
-    well_formed(HashChain(record))
+    for view in (ManagerPool(record), ManagerChain(record)):
+        well_formed(view)
+        assert "step" not in view.heading
+    assert ManagerPool(record).text() == BlockPool(record).text()
+    assert ManagerPool(record).draw()[1] < BlockPool(record).draw()[1]
 
 
 # --- memory ------------------------------------------------------------------------------------------------------
