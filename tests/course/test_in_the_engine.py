@@ -14,6 +14,7 @@ NEEDLESS = {
     "Sequence.last_block_num_tokens",  # for readers and views
     *("KVCacheSpec.blocks_in", "MemoryBudget.for_cache"),  # the number of blocks is given
     *("triton_backend.store_kv", "triton_backend.paged_decode"),
+    *("StepEncoder._change", "StepEncoder._drop_released", "StepDecoder.decode"),  # a single rank sends nothing
     *("plain_backend.grouped_attention", "sampler.keep_top", "Sampler.race"),
     *("cuda_graphs.graph_batch_sizes", "DecodeGraphs.padded_size", "cuda_graphs.write_padded"),
     *("RequestMetrics.ttft", "RequestMetrics.tpot", "stats.percentile", "RequestRecord.meets", "LoadReport.goodput"),
