@@ -25,7 +25,10 @@ _WATCHED = (
     *("time", "numpy", "torch", "torch.nn.functional", "torch.testing"),
 )
 _CLASSES = (("torch", "Tensor"), ("json.encoder", "JSONEncoder"))  # beside those of the engine
-_CHANGE_BY_THEMSELVES = {"__annotations__", "__doc__", "last_value", "last_type", "last_traceback", "last_exc"}
+_CHANGE_BY_THEMSELVES = {
+    *("__annotations__", "__doc__", "__slotnames__"),  # the last one is pickle's note on a class
+    *("last_value", "last_type", "last_traceback", "last_exc"),
+}
 
 
 class Guard:
