@@ -71,7 +71,8 @@ class LayerFlow(View):
                 body += request_label(0, x + width / 2, top + 28, "attention", 12)
             else:
                 body += box(x, top, width, 48, "soft", "ink" if call.weight else "line", rx=5, words=words)
-                body += label(x + width / 2, top + 20, clip(call.module, width, 11), "ink", 11, "middle", bold=True)
+                name = call.module.split(".")[-1].replace("layernorm", "norm")
+                body += label(x + width / 2, top + 20, clip(name, width, 10.5), "ink", 10.5, "middle", bold=True)
                 body += label(x + width / 2, top + 37, call.op, "muted", 10.5, "middle")
             if call.weight:
                 size = "×".join(map(str, call.weight))

@@ -110,7 +110,10 @@ class ShardMap(View):
         for rank in self.ranks:
             body += request_box(rank, x, y - 10, 12, 12) + label(x + 18, y, f"rank {rank}", "ink", 11.5)
             x += 78
-        return body + label(x + 8, y, "side by side: every rank reads all of it", "muted", 11)
+        words = "stacked: by rows · side by side: by columns"
+        if any(read.dim is None for read in self.reads):
+            words += " · vectors: every rank reads all of them"
+        return body + label(x + 8, y, words, "muted", 11)
 
 
 def _size(shape: tuple[int, ...], scale: float) -> tuple[float, float]:
