@@ -83,7 +83,7 @@ class TritonOps(TorchOps):
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See TorchOps.linear; a few rows take a kernel made for them, more the library's matrix product."""
-        if x.shape[0] <= self.small.FEW and x.stride(1) == 1 and self.small.fits(x.shape[0], weight):
+        if self.small.suits(x, weight):
             return self.small.small_linear(x, weight, bias)
         return F.linear(x, weight, bias)
 

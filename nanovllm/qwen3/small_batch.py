@@ -1,6 +1,6 @@
-"""A decoder layer for one to sixteen rows on a GPU: six kernels where `Qwen3DecoderLayer.forward` takes ten.
+"""A decoder layer for one or two rows on a GPU: seven kernels where `Qwen3DecoderLayer.forward` takes ten.
 
-At such batch sizes a layer's time is that of its launches. Here the norms ride on the products that follow them, and
+At such a batch size a layer's time is that of its launches. Here the norms ride on the products that follow them, and
 SiLU-and-multiply on the down projection; the numbers are rounded at the same places as in the long way round, which
 stays the definition.
 """
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def suits(layer: "Qwen3DecoderLayer", x: Tensor) -> bool:
-    """True where the kernels for a few rows are there and all four weights of the layer fit them."""
+    """True where the kernels for a few rows are there and take all four weights of the layer."""
     attention, mlp, small = layer.self_attn, layer.mlp, layer.mlp.ops.small
-    if small is None or x.shape[0] > small.MAX_ROWS:
+    if small is None or x.shape[0] > small.FEW:
         return False
     layers = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
-    return all(small.fits(x.shape[0], linear.weight) for linear in layers)
+    return all(small.fits(linear.weight) for linear in layers)
 
 
 def forward(

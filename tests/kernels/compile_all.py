@@ -67,12 +67,11 @@ def launch_everything(dtype: torch.dtype) -> None:
         norm.rms_norm(x, weight, 1e-6)
         norm.add_rms_norm(x, x, weight, 1e-6)
         activation.silu_and_mul(torch.zeros(3, 2 * hidden, dtype=dtype))
+        wide, gate_up = torch.zeros(64, hidden, dtype=dtype), torch.zeros(2, 2 * hidden, dtype=dtype)
         for rows in (x[:2], x):
-            small_linear.small_linear(rows, torch.zeros(64, hidden, dtype=dtype), torch.zeros(64, dtype=dtype))
-            small_linear.norm_linear(rows, rows, weight, 1e-6, torch.zeros(4096, hidden, dtype=dtype))
-            small_linear.silu_linear(
-                torch.zeros(len(rows), 2 * hidden, dtype=dtype), torch.zeros(64, hidden, dtype=dtype)
-            )
+            small_linear.small_linear(rows, wide, torch.zeros(64, dtype=dtype))
+        small_linear.norm_linear(x[:2], x[:2], weight, 1e-6, wide)
+        small_linear.silu_linear(gate_up, wide)
         qkv = torch.zeros(3, (num_heads + 2 * num_kv_heads) * head_dim, dtype=dtype)
         gain, table = torch.ones(head_dim, dtype=dtype), torch.zeros(9, head_dim)
         for caches in ((cache, cache), (None, None)):

@@ -192,7 +192,7 @@ def test_silu_and_mul_equals_the_reference(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
-    ("rows", "in_features", "out_features"), [(1, 16, 7), (3, 100, 33), (8, 1024, 40), (2, 3072, 9)]
+    ("rows", "in_features", "out_features"), [(1, 16, 7), (3, 100, 33), (8, 1024, 40), (2, 3072, 9), (16, 1100, 21)]
 )
 def test_small_linear_equals_the_reference(
     rows: int, in_features: int, out_features: int, bias: bool, dtype: torch.dtype
@@ -206,7 +206,7 @@ def test_small_linear_equals_the_reference(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "size", "out_features"), [(1, 100, 33), (2, 1024, 9), (3, 64, 40), (16, 300, 21)])
+@pytest.mark.parametrize(("rows", "size", "out_features"), [(1, 100, 33), (2, 1024, 9), (1, 3072, 5)])
 def test_norm_and_silu_before_a_small_linear_equal_the_reference(
     rows: int, size: int, out_features: int, dtype: torch.dtype
 ) -> None:
@@ -225,7 +225,7 @@ def test_norm_and_silu_before_a_small_linear_equal_the_reference(
     assert_close(silu_linear(gate_up, weight), plain.linear(plain.silu_and_mul(gate_up), weight))
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 16])
+@pytest.mark.parametrize("rows", [1, 2])
 def test_a_layer_of_few_rows_equals_the_long_way_round(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`small_batch.forward` against the layer with plain torch operations, with and without a residual."""
     config = Qwen3Config.from_dict(tiny_config(num_attention_heads=4, num_key_value_heads=2, attention_bias=True))
