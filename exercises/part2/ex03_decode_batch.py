@@ -17,9 +17,9 @@ with block_size 4 and two sequences:
 
 from collections.abc import Sequence as Seq
 
-from nanovllm.course import ExerciseNotDone
 import numpy as np
 
+from nanovllm.course import ExerciseNotDone
 from nanovllm.paged_kv.batch import HostBatch, pad_block_tables, slots_of
 from nanovllm.scheduler.sequence import ScheduledSlice
 

@@ -17,10 +17,10 @@ Several query heads share one KV head (grouped-query attention): with 4 query he
 head 0, heads 2 and 3 use KV head 1.
 """
 
-from nanovllm.course import ExerciseNotDone
 import torch
 from torch import Tensor
 
+from nanovllm.course import ExerciseNotDone
 from nanovllm.paged_kv.backends.torch_backend import TorchBackend
 from nanovllm.paged_kv.context import ForwardContext
 

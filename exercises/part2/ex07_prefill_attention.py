@@ -16,10 +16,10 @@ Where do the keys come from? Without block tables nothing is cached: a sequence'
 block tables all of them, prefix and chunk, are in the pool, because the step stores its K/V before it attends.
 """
 
-from nanovllm.course import ExerciseNotDone
 import torch
 from torch import Tensor
 
+from nanovllm.course import ExerciseNotDone
 from nanovllm.paged_kv.backends import torch_backend
 from nanovllm.paged_kv.backends.torch_backend import TorchBackend
 from nanovllm.paged_kv.context import ForwardContext

@@ -15,6 +15,8 @@ from nanovllm.course.oracle import Trace, random_trace, reference
 from nanovllm.course.plain import trace_from
 from nanovllm.course.words import think_of
 
+SHORT = 60  # characters of an answer in which one sees at once what differs
+
 
 @dataclass(slots=True)
 class Failure:
@@ -120,6 +122,8 @@ def _first_failure(
             continue
         actual = repr(json.loads(observed["value"])) if "value" in observed else str(next(iter(observed.values())))
         failure = Failure(example.think or group.think, repr(example.expected), actual, not_done="not_done" in observed)
+        if "value" in observed and len(expected) > SHORT:
+            failure.history = side_by_side(example.expected, json.loads(observed["value"]), 0.0)
         failure.cell = example_cell(exercise, example, impl)
         return failure, Finding(example=example, observed=observed)
     if group.traces:

@@ -14,8 +14,9 @@ A step holds many sequences. Their tables become one array, one row each, padded
 
 from collections.abc import Sequence as Seq
 
-# stub: from nanovllm.course import ExerciseNotDone
 import numpy as np
+
+# stub: from nanovllm.course import ExerciseNotDone
 
 
 def pad_block_tables(tables: Seq[list[int]], widths: np.ndarray) -> np.ndarray:

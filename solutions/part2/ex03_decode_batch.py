@@ -16,9 +16,9 @@ with block_size 4 and two sequences:
 
 from collections.abc import Sequence as Seq
 
-# stub: from nanovllm.course import ExerciseNotDone
 import numpy as np
 
+# stub: from nanovllm.course import ExerciseNotDone
 from nanovllm.paged_kv.batch import HostBatch, pad_block_tables, slots_of
 from nanovllm.scheduler.sequence import ScheduledSlice
 

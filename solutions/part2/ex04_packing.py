@@ -20,9 +20,9 @@ and the next begins is told by running sums, cu_seqlens. Example with block_size
 
 from collections.abc import Sequence as Seq
 
-# stub: from nanovllm.course import ExerciseNotDone
 import numpy as np
 
+# stub: from nanovllm.course import ExerciseNotDone
 from nanovllm.paged_kv.batch import HostBatch, pad_block_tables, slots_of
 from nanovllm.scheduler.sequence import ScheduledSlice
 

@@ -68,7 +68,14 @@ EXERCISE = Exercise(
             1,
             "Follow one token: its position gives a column of the block table and an offset; the block found there "
             "begins at slot block x block_size.",
-            (Example(_HAND, [31, 8, 21]), Example(_LARGE, [2_560_000_000, 2_560_000_255])),
+            (
+                Example(_HAND, [31, 8, 21]),
+                Example(
+                    _LARGE,
+                    [2_560_000_000, 2_560_000_255],
+                    "A pool may have more than 2**31 slots. With how many bits does numpy count here?",
+                ),
+            ),
             numeric=Numeric(
                 (("seqs", 1, 3), ("blocks", 1, 4), ("block_size", 1, 4), ("tokens", 1, 8)),
                 _slot_inputs,
@@ -119,6 +126,24 @@ EXERCISE = Exercise(
                     "inside = np.arange(padded.shape[1])[::-1] < widths[:, None]",
                 ),
             ),
+        ),
+        Variant(
+            "makes the array as wide as the longest table",
+            "pad_block_tables",
+            source="""
+def pad_block_tables(tables, widths):
+    widest = max(len(table) for table in tables)
+    return np.array([table + [0] * (widest - len(table)) for table in tables], np.int32)
+""",
+        ),
+        Variant(
+            "lets a row show blocks that are not needed yet",
+            "pad_block_tables",
+            source="""
+def pad_block_tables(tables, widths):
+    widest = int(widths.max())
+    return np.array([table[:widest] + [0] * (widest - len(table)) for table in tables], np.int32)
+""",
         ),
         Variant("keeps the last blocks of a long table", "pad_block_tables", (("t[:w]", "t[-w:]"),)),
         Variant(

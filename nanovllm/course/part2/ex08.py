@@ -167,7 +167,13 @@ EXERCISE = Exercise(
             1,
             "Which slot holds position p of sequence i, and which KV head does query head h read? What if there is no "
             "key at all?",
-            (Example(_PADDED_ROW, [[1.0, 1.0], [0.0, 0.0]]),),
+            (
+                Example(
+                    _PADDED_ROW,
+                    [[1.0, 1.0], [0.0, 0.0]],
+                    "A padded row has no key. What is the sum of no weights, and what happens to a division by it?",
+                ),
+            ),
             numeric=Numeric(
                 (
                     ("seqs", 1, 2),
@@ -189,7 +195,11 @@ EXERCISE = Exercise(
             "Against which highest score were the weights of chunk 1 measured, and against which are those of chunk 2? "
             "What has to be scaled when the highest score grows?",
             (
-                Example(_LARGE_SCORES, [2.0]),
+                Example(
+                    _LARGE_SCORES,
+                    [2.0],
+                    "exp(300) is more than fp32 can hold. A weight is exp(score - highest so far), which is at most 1.",
+                ),
                 engine_example(
                     "from nanovllm.paged_kv.backends.triton_backend import TritonBackend",
                     "for layer in llm.model_runner.model.attention_layers:",

@@ -193,9 +193,15 @@ EXERCISE = Exercise(
             "Who is told what, and when? Compare the five events, and what the step's output says.",
             (
                 Example(_ORDER, [_EVENTS * 2, [[True, 2, 5, 2], [False, 1, 1, 1]], [[1], [0]], 1]),
-                Example(_POLICY, [[1], 1]),
-                Example(_CLOSED, "NanoVLLMError"),
-                Example(_CANCELLED, [1, [1], 1]),
+                Example(
+                    _POLICY, [[1], 1], "A policy, where the engine has one, is asked instead of scheduler.schedule()."
+                ),
+                Example(_CLOSED, "NanoVLLMError", "What is the first thing to ask of an engine that may be closed?"),
+                Example(
+                    _CANCELLED,
+                    [1, [1], 1],
+                    'A watcher cancelled a request at "run". Which schedule is without it, and who must know it?',
+                ),
             ),
         ),
         Group(
@@ -234,8 +240,17 @@ EXERCISE = Exercise(
             1,
             "Requests end in another order than they came. Whose outputs are returned, and when is the loop over?",
             (
-                Example(_ENDS, [[28, 27, 26], [4, 1, 2], True, False]),
-                Example(_REFUSED, ["RequestError", True, []]),
+                Example(
+                    _ENDS,
+                    [[28, 27, 26], [4, 1, 2], True, False],
+                    "Two requests were there before: one ends on the way, one goes on. Where does the output of the "
+                    "first belong, and who waits for the second?",
+                ),
+                Example(
+                    _REFUSED,
+                    ["RequestError", True, []],
+                    "The second prompt is refused. What has happened to the first one by then?",
+                ),
                 engine_example(),
             ),
         ),

@@ -144,7 +144,11 @@ EXERCISE = Exercise(
             "Write down what the worker knows after each message. What is the shortest message that makes it right?",
             (
                 Example(_CHANGES, [[5, 0, [7]], None, [5, 1, [2]], None, [5, 2, [9, 4]], [5, 0, [3, 4]]]),
-                Example(_SHORTER, [[5, 0, [7, 2]], [5, 0, [6]], [5, 0, [5, 8]]]),
+                Example(
+                    _SHORTER,
+                    [[5, 0, [7, 2]], [5, 0, [6]], [5, 0, [5, 8]]],
+                    "The same list object, but shorter than it was, or with another entry where the last one stood.",
+                ),
             ),
         ),
         Group(
