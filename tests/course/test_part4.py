@@ -78,7 +78,7 @@ def test_a_prompt_that_keeps_its_blocks_locks_the_traffic_up() -> None:
 
 
 def all_well() -> dict[str, object]:
-    return {"ended": True, "idle steps": 0, "beyond the bound": 0}
+    return {"beyond the bound": 0, "ended": True, "idle steps": 0, "wrong answers": 0}
 
 
 def test_the_engine_runs_on_the_policy_and_the_metrics_of_the_solutions() -> None:

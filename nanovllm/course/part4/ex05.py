@@ -11,7 +11,7 @@ _PATTERN = _TRAFFIC + "result = [traffic.pattern(max_prefill_steps=m, steps=8) f
 _ALONE = _TRAFFIC + "result = traffic.alone(max_prefill_steps=1)  # nothing runs until the last chunk"
 _FLOOD = _TRAFFIC + "result = [traffic.flood(max_prefill_steps=m) for m in (1, 2, 5)]"
 _TIGHT = _TRAFFIC + "result = traffic.half_computed(free=0)"
-_ROOMY = _TRAFFIC + "result = traffic.half_computed(free=1)"
+_ROOMY = _TRAFFIC + "result = [traffic.half_computed(free=n) for n in (1, 2)]"
 _RANDOM = _TRAFFIC + "result = traffic.random_traffic(number)"
 
 
@@ -19,12 +19,12 @@ def _flooded(most: int) -> dict[str, Any]:
     return {"answered": 200, "decode steps": 199 // (most + 1), "longest gap": most + 1}
 
 
-def _after_a_decode(blocks: int, said: int) -> dict[str, Any]:
+def _after_a_decode(blocks: int, noted: int) -> dict[str, Any]:
     return {
         "blocks of the prompt": blocks,
         "kinds": "PPPD",
         "preemptions": [0, 0],
-        "said so": said,
+        "prompts noted to give up": noted,
         "tokens of the running request": 10,
     }
 
@@ -34,7 +34,7 @@ def _number(rng: random.Random, number: int) -> dict[str, Any]:
 
 
 def _all_well(number: int) -> dict[str, Any]:
-    return {"ended": True, "idle steps": 0, "beyond the bound": 0}
+    return {"beyond the bound": 0, "ended": True, "idle steps": 0, "wrong answers": 0}
 
 
 _LIMIT = "self.prefill_steps >= self.max_prefill_steps"
@@ -137,9 +137,9 @@ EXERCISE = Exercise(
                 ),
                 Example(
                     _ROOMY,
-                    _after_a_decode(5, 0),
+                    [_after_a_decode(5, 0)] * 2,
                     (
-                        "One block is free and one is needed: nothing has to be given up, and the chunk "
+                        "One block is needed, and one or two are free: nothing has to be given up, and the chunk "
                         "computed so far is worth keeping."
                     ),
                 ),
@@ -171,8 +171,13 @@ EXERCISE = Exercise(
         Variant("never gives up a half-computed prompt", "give_up_half_computed", (("or needed <= free", "or True"),)),
         Variant("always gives up a half-computed prompt", "give_up_half_computed", ((" or needed <= free", ""),)),
         Variant("gives up when blocks just suffice", "give_up_half_computed", (("needed <= free", "needed < free"),)),
-        Variant("gives up a running request instead", "give_up_half_computed", source=_PREEMPTS),
         Variant("says it and frees nothing", "give_up_half_computed", (("manager.deallocate(head)", "pass"),)),
+        Variant("gives up a running request instead", "give_up_half_computed", source=_PREEMPTS),
+        Variant(
+            "clears the block table and frees nothing",
+            "give_up_half_computed",
+            (("manager.deallocate(head)", "head.block_table.clear()"),),
+        ),
     ),
     harmless=(
         Variant("counts in one line", "next_batch", source=_DIRECT),

@@ -1,16 +1,19 @@
-"""Traffic for an admission policy: arrivals that never end, long prompts, tight memory; the scheduler alone, no model.
+"""Traffic for an admission policy: arrivals that never end, long prompts, tight memory; on the slot oracle, no model.
 
-Every function plays steps with the policy and returns plain values, which the checks of 4.5 compare.
+Every function plays steps with the policy and returns plain values, which the checks of 4.5 compare. The tokens come
+from the oracle's fake runner, which reads every slot through the block tables: a request whose blocks were given away
+under it answers wrongly.
 """
 
 import random
 from typing import Any
 
+from nanovllm.course.oracle import FakeRunner, Request, Trace, reference
 from nanovllm.sampling_params import SamplingParams
-from nanovllm.scheduler import BlockManager, Schedule, Scheduler, Sequence
+from nanovllm.scheduler import BlockManager, DecisionKind, Schedule, Scheduler, Sequence
 from nanovllm.serve.policy import BoundedPrefill
 
-BLOCK_SIZE = 4
+BLOCK_SIZE, MAX_MODEL_LEN, VOCABULARY = 4, 512, 1000
 MOST_STEPS = 1500  # of random traffic: what has not ended by then hangs
 
 
@@ -18,15 +21,17 @@ class Player:
     """Plays one engine's steps and keeps count.
 
     kinds: "P" or "D" for each step. longest_gap: steps from one token of a running request to its next one, at most.
-    ends: how many requests have ended.
+    ends: how many requests have ended. wrong: how many of those that were not cancelled answered wrongly.
     """
 
     def __init__(self, policy: BoundedPrefill, num_blocks: int, max_num_seqs: int = 64, budget: int = 16) -> None:
         self.policy = policy
-        self.scheduler = Scheduler(BlockManager(num_blocks, BLOCK_SIZE), max_num_seqs, budget, max_model_len=512)
+        self.scheduler = Scheduler(BlockManager(num_blocks, BLOCK_SIZE), max_num_seqs, budget, MAX_MODEL_LEN)
+        self.trace = Trace(BLOCK_SIZE, num_blocks, (), max_model_len=MAX_MODEL_LEN, vocab_size=VOCABULARY)
+        self.runner = FakeRunner(num_blocks, BLOCK_SIZE, VOCABULARY)
         self.kinds = ""
         self.longest_gap = 0
-        self.ends = 0
+        self.ends = self.wrong = 0
         self._last: dict[int, tuple[int, int]] = {}  # request: step of its newest token, its preemptions by then
 
     def add(self, seq_id: int, prompt: list[int], max_tokens: int) -> Sequence:
@@ -36,15 +41,17 @@ class Player:
         return seq
 
     def step(self) -> Schedule:
-        """One step; every request that has its last known token in it gets token 7."""
+        """One step, its tokens from the fake runner."""
         schedule = self.policy(self.scheduler)
         self.scheduler.check_integrity()
-        tokens = [7 if seq.scheduled_slice().needs_token else None for seq in schedule.seqs]
+        tokens = self.runner.run([seq.scheduled_slice() for seq in schedule.seqs])
         self.kinds += "P" if schedule.is_prefill else "D"
         self.scheduler.postprocess(schedule.seqs, tokens, schedule.is_prefill)
         self.scheduler.check_integrity()
         for seq, token in zip(schedule.seqs, tokens, strict=True):
-            self.ends += seq.is_finished
+            if seq.is_finished:
+                self.ends += 1
+                self.wrong += not self._is_right(seq)
             if token is not None:
                 self._note_gap(seq)
                 self._last[seq.seq_id] = (len(self.kinds), seq.num_preemptions)
@@ -55,6 +62,12 @@ class Player:
         self.kinds += "."
         for seq in self.scheduler.running:
             self._note_gap(seq)
+
+    def _is_right(self, seq: Sequence) -> bool:
+        """Whether a finished request answered as it does alone."""
+        prompt = tuple(seq.token_ids[: seq.num_prompt_tokens])
+        wanted = reference(self.trace, Request(prompt, seq.sampling_params.max_tokens))
+        return seq.token_ids == wanted.token_ids
 
     def _note_gap(self, seq: Sequence) -> None:
         step, preemptions = self._last.get(seq.seq_id, (0, -1))
@@ -106,13 +119,13 @@ def half_computed(free: int) -> dict[str, Any]:
     second = player.add(1, list(range(20, 40)), 4)
     player.step()  # a chunk: five blocks are its own now
     player.step()  # it is held back, and the first request needs a third block
-    decided = [decision.reason for decision in player.scheduler.decisions if "gives up" in decision.reason]
+    noted = [decision for decision in player.scheduler.decisions if decision.kind is DecisionKind.DEFER]
     return {
-        "kinds": player.kinds,
         "blocks of the prompt": len(second.block_table),
-        "tokens of the running request": first.num_tokens,
+        "kinds": player.kinds,
         "preemptions": [first.num_preemptions, second.num_preemptions],
-        "said so": len(decided),
+        "prompts noted to give up": len(noted) - 1,  # one note says that the prompt was held back
+        "tokens of the running request": first.num_tokens,
     }
 
 
@@ -126,7 +139,7 @@ def random_traffic(seed: int) -> dict[str, Any]:
     while len(player.kinds) < MOST_STEPS and (to_come or not player.scheduler.is_finished()):
         if to_come and rng.random() < 0.3:
             length = rng.randint(1, 16)
-            prompt = [rng.randrange(1000) for _ in range(length)]
+            prompt = [rng.randrange(VOCABULARY) for _ in range(length)]
             player.add(to_come.pop(0), prompt, rng.randint(1, num_blocks * BLOCK_SIZE - length))
         if player.scheduler.sequences and rng.random() < 0.02:
             player.scheduler.abort(rng.choice(list(player.scheduler.sequences)))
@@ -135,7 +148,8 @@ def random_traffic(seed: int) -> dict[str, Any]:
         if idle > 20:
             break  # nothing moves any more
     return {
+        "beyond the bound": max(0, player.longest_gap - policy.gap_bound),
         "ended": player.scheduler.is_finished(),
         "idle steps": idle,
-        "beyond the bound": max(0, player.longest_gap - policy.gap_bound),
+        "wrong answers": player.wrong,
     }
