@@ -1,5 +1,8 @@
 """Every exercise passes the gates, and each gate notices a planted failure."""
 
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,11 +152,59 @@ def test_no_line_of_a_region_reaches_the_stub(solutions: Path, exercises: Path) 
         assert (solutions / exercise.file).read_text().count("# solution: begin") == len(exercise.pieces)
 
 
-def test_the_table_in_the_docs_lists_every_variant() -> None:
-    text = (ROOT / "docs" / "exercises.md").read_text(encoding="utf-8")
-    for kind, verdict in (("bugs", "rejected"), ("harmless", "accepted")):
-        for exercise in ALL:
-            for variant in getattr(exercise, kind):
-                assert f"`{variant.function}` {variant.about} | {verdict} |" in text
-    bugs, harmless = sum(len(e.bugs) for e in ALL), sum(len(e.harmless) for e in ALL)
-    assert f"{bugs} planted bugs and {harmless} harmless variants" in text
+def test_there_are_enough_variants() -> None:
+    assert sum(len(e.bugs) for e in ALL) >= 100
+    assert sum(len(e.harmless) for e in ALL) >= 20
+    assert len({(e.number, v.function, v.about) for e in ALL for v in (*e.bugs, *e.harmless)}) == sum(
+        len(e.bugs) + len(e.harmless) for e in ALL
+    ), "each says what is its own"
+
+
+def table(*options: str) -> subprocess.CompletedProcess:
+    argv = [sys.executable, str(ROOT / "scripts" / "exercise_table.py"), *options]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+
+
+def test_the_page_of_planted_bugs_is_that_of_the_exercises() -> None:
+    done = table("--check")
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+    text = (ROOT / "docs" / "planted_bugs.md").read_text(encoding="utf-8")
+    assert text.count("| rejected |") == sum(len(e.bugs) for e in ALL)
+
+
+def test_the_check_of_that_page_notices_drift(tmp_path: Path) -> None:
+    for folder in ("scripts", "docs"):
+        (tmp_path / folder).mkdir()
+    script = tmp_path / "scripts" / "exercise_table.py"
+    script.write_text((ROOT / "scripts" / "exercise_table.py").read_text())
+    page = (ROOT / "docs" / "planted_bugs.md").read_text(encoding="utf-8")
+    for text, code in ((page, 0), (page.replace("rejected", "accepted", 1), 1), (None, 1)):
+        if text is None:
+            (tmp_path / "docs" / "planted_bugs.md").unlink()
+        else:
+            (tmp_path / "docs" / "planted_bugs.md").write_text(text, encoding="utf-8")
+        done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done.stderr
+        assert ("stale" in done.stdout) == bool(code)
+
+
+# --- the template of docs/new_exercise.md ------------------------------------------------------------------------
+
+
+def test_the_template_for_new_exercises_passes_all_gates(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "new_exercise.md").read_text(encoding="utf-8")
+    solution, definition = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    namespace: dict = {}
+    exec(definition, namespace)
+    exercise = namespace["EXERCISE"]
+    path = tmp_path / "solutions" / exercise.file
+    path.parent.mkdir(parents=True)
+    path.write_text(solution)
+    write_stubs(tmp_path)
+    assert form_breaches(exercise) == []
+    assert stub_breaches(exercise, tmp_path / "exercises") == []
+    assert solution_breaches(exercise, tmp_path / "solutions") == []
+    assert [breach for bug in exercise.bugs for breach in bug_breaches(exercise, bug)] == []
+    assert [breach for variant in exercise.harmless for breach in harmless_breaches(exercise, variant)] == []
+    assert stale_stubs(tmp_path) == []
+    assert exercise.number not in EXERCISES
