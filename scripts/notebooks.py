@@ -128,8 +128,12 @@ def write(book: NotebookNode, path: Path) -> None:
     path.write_text(nbformat.writes(book) + "\n", encoding="utf-8")
 
 
-def own_kernel_first() -> None:
-    """Let the kernel "python3" be this Python, whatever other environments have registered under that name."""
+def prepare_kernels() -> None:
+    """Let the kernel "python3" be this Python, whatever other environments have registered under that name.
+
+    One thread each: the model is tiny, and several kernels on few cores would wait for each other's threads.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     search = [str(Path(sys.prefix) / "share" / "jupyter"), os.environ.get("JUPYTER_PATH", "")]
     os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, search))
 
@@ -138,7 +142,7 @@ def execute(path: Path) -> NotebookNode:
     """Run every cell that is not skipped in a fresh kernel; raises what a cell raises."""
     from nbclient import NotebookClient
 
-    own_kernel_first()
+    prepare_kernels()
     book = read(path)
     skipped = [cell for cell in book.cells if "nbval-skip" in cell.metadata.get("tags", [])]
     kept = [(cell.source, cell.get("outputs")) for cell in skipped]
@@ -182,6 +186,7 @@ def run(paths: list[Path]) -> int:
 
 def check(paths: list[Path]) -> int:
     """nbval on all of them."""
+    prepare_kernels()
     return subprocess.run([sys.executable, "-m", "pytest", *CHECK, *map(str, paths)], cwd=ROOT).returncode
 
 

@@ -48,8 +48,6 @@ def _structure(book: NotebookNode) -> Iterator[str]:
         yield "nothing in it asks the reader to predict"
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
         yield "its code cells are not numbered from 1: run it"
-    if len({cell.id for cell in book.cells}) != len(book.cells):
-        yield "two cells have the same id"
 
 
 def _cell_faults(cell: NotebookNode) -> Iterator[str]:
