@@ -198,7 +198,8 @@ EXERCISE = Exercise(
                 Example(
                     _LARGE_SCORES,
                     [2.0],
-                    "exp(300) is more than fp32 can hold. A weight is exp(score - highest so far), which is at most 1.",
+                    "The highest score comes last, and exp(300) is more than fp32 can hold. What must become of the "
+                    "weights that were summed up before?",
                 ),
                 engine_example(
                     "from nanovllm.paged_kv.backends.triton_backend import TritonBackend",
