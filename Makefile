@@ -5,12 +5,14 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 # Tests start engines and kernels: two at a time is what two cores and 8 GB carry.
 WORKERS ?= 2
+# Each cell of notebooks/ must print what is committed; a widget's picture is not compared, its text is.
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=notebooks/nbval.cfg
 # e.g. make test ARGS="-k packaging"
 ARGS ?=
 export VENV PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab diagrams lint format hooks venv-demo venv-notebooks venv-dev clean
+.PHONY: help demo test notebooks lab diagrams lint format hooks venv-demo venv-notebooks venv-dev clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST))
@@ -18,11 +20,14 @@ help: ## this list
 demo: venv-demo ## install what it needs and run the engine on the shipped checkpoint
 	@$(VENV)/bin/nanovllm demo $(ARGS)
 
-test: venv-dev ## install what it needs and run the whole test suite
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+test: venv-dev ## install what it needs and run the whole test suite, notebooks too
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(NBVAL) tests notebooks $(ARGS)
 
-lab: venv-notebooks ## open JupyterLab on this checkout
-	@$(PY) -m jupyterlab $(ARGS)
+notebooks: venv-dev ## check the notebooks: form, links, spelling, and every cell's output
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(NBVAL) tests/notebooks notebooks $(ARGS)
+
+lab: venv-notebooks ## open the course in JupyterLab
+	@$(PY) scripts/notebooks.py lab $(ARGS)
 
 diagrams: venv-notebooks ## draw the diagrams again
 	@$(PY) -m diagrams

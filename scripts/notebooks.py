@@ -6,6 +6,7 @@
     python scripts/notebooks.py lint 21            # form (see tests/notebooks/form.py); no name: all notebooks
     python scripts/notebooks.py scrub 21           # only take away what would make a difference at every run
     python scripts/notebooks.py html --to DIR 21   # one static page each, every view in it, no host asked
+    python scripts/notebooks.py lab                # JupyterLab on the first one; options go to JupyterLab
 
 What goes into a cell (tags are those of nbval):
 
@@ -26,7 +27,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -128,21 +128,23 @@ def write(book: NotebookNode, path: Path) -> None:
     path.write_text(nbformat.writes(book) + "\n", encoding="utf-8")
 
 
-def prepare_kernels() -> None:
-    """Let the kernel "python3" be this Python, whatever other environments have registered under that name.
-
-    One thread each: the model is tiny, and several kernels on few cores would wait for each other's threads.
-    """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+def own_kernel_first() -> None:
+    """Let the kernel "python3" be this Python, whatever other environments have registered under that name."""
     search = [str(Path(sys.prefix) / "share" / "jupyter"), os.environ.get("JUPYTER_PATH", "")]
     os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, search))
+
+
+def one_thread() -> None:
+    """The model is tiny, and several kernels on few cores would wait for each other's threads."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def execute(path: Path) -> NotebookNode:
     """Run every cell that is not skipped in a fresh kernel; raises what a cell raises."""
     from nbclient import NotebookClient
 
-    prepare_kernels()
+    own_kernel_first()
+    one_thread()
     book = read(path)
     skipped = [cell for cell in book.cells if "nbval-skip" in cell.metadata.get("tags", [])]
     kept = [(cell.source, cell.get("outputs")) for cell in skipped]
@@ -186,7 +188,7 @@ def run(paths: list[Path]) -> int:
 
 def check(paths: list[Path]) -> int:
     """nbval on all of them."""
-    prepare_kernels()
+    one_thread()
     return subprocess.run([sys.executable, "-m", "pytest", *CHECK, *map(str, paths)], cwd=ROOT).returncode
 
 
@@ -225,12 +227,28 @@ def html(paths: list[Path], to: Path) -> int:
     return 0
 
 
+def lab(options: list[str]) -> int:
+    """JupyterLab on the first notebook, with this Python as its kernel. Trusted, the notebooks show their pictures."""
+    from nbformat.sign import NotebookNotary
+
+    own_kernel_first()
+    notary = NotebookNotary()
+    for path in find([]):
+        notary.sign(read(path))
+    where = ["--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb", f"--ServerApp.root_dir={ROOT}"]
+    return subprocess.run([sys.executable, "-m", "jupyterlab", *where, *options], cwd=ROOT).returncode
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("new", "run", "check", "lint", "scrub", "html"))
+    parser.add_argument("command", choices=("new", "run", "check", "lint", "scrub", "html", "lab"))
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--to", type=Path, default=Path("html"), metavar="DIR", help="of html (default: %(default)s)")
-    args: Any = parser.parse_args()
+    args, options = parser.parse_known_args()
+    if args.command == "lab":
+        return lab(args.names + options)
+    if options:
+        parser.error(f"unknown options: {' '.join(options)}")
     if args.command == "new":
         return new(args.names)
     paths = find(args.names)
