@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nanovllm.course.card_button import card
+from nanovllm.course.card import notebook_card as card
 from nanovllm.course.errors import CourseError
 from nanovllm.course.predict import predict
 
