@@ -1,6 +1,9 @@
 """What part 2 is judged by is true, and its solutions run where the engine uses the pieces."""
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nanovllm import LLM
+from nanovllm import LLM, SamplingParams
 from nanovllm.course import swap
 from nanovllm.course.checks import no_limit, observe
 from nanovllm.course.exercise import Exercise
@@ -17,7 +20,7 @@ from nanovllm.course.grade import grade_all
 from nanovllm.course.judge import Grade, judge
 from nanovllm.course.load import load_pieces
 from nanovllm.course.numeric import numbers
-from nanovllm.course.numeric.checkpoint import engine_example
+from nanovllm.course.numeric.checkpoint import ANSWERS, NUM_TOKENS, PROMPTS, engine_example
 from nanovllm.course.numeric.observe import observe_numeric
 from nanovllm.course.part2 import cases
 from nanovllm.course.registry import EXERCISES, select
@@ -41,6 +44,9 @@ def graded(tmp_path: Path) -> Callable[..., Grade]:
         return judge(exercise, observe(exercise, load_pieces(exercise, path)), "exercises")
 
     return grade
+
+
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1")
 
 
 def first_failure(grade: Grade) -> Any:
@@ -89,6 +95,7 @@ def test_every_exercise_runs_in_the_engine(exercise: Exercise) -> None:
     assert any("LLM(" in code for code in codes)
 
 
+@interpreted
 def test_a_stray_write_of_a_kernel_is_seen_and_harms_nothing(graded: Callable[..., Grade]) -> None:
     grade = graded("2.5", ("if slot >= 0:", "if slot >= -1:"))
     assert grade.earned == 1
@@ -98,6 +105,7 @@ def test_a_stray_write_of_a_kernel_is_seen_and_harms_nothing(graded: Callable[..
     assert "which one? Who owns it?" in padded.think
 
 
+@interpreted
 def test_a_kernel_of_an_untouched_stub_is_not_begun() -> None:
     for number in ("2.5", "2.8"):
         exercise = EXERCISES[number]
@@ -127,6 +135,7 @@ def test_words_for_a_single_check_come_before_those_of_its_group(graded: Callabl
     assert failure.actual == "[-1734967296, -1734967041]"
 
 
+@interpreted
 def test_the_smallest_context_that_fails_is_little_more_than_a_chunk(
     graded: Callable[..., Grade], tmp_path: Path
 ) -> None:
@@ -171,3 +180,39 @@ def test_a_pool_whose_size_the_engine_works_out_uses_the_solution() -> None:
         assert llm.ranks.num_blocks == 262
     assert calls["KVCacheSpec.blocks_in"] > 0
     assert calls["KVCacheSpec.bytes_per_token"] > 0
+
+
+COMPILE = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from compile_all import catch_launches
+from nanovllm.course.load import load_pieces
+from nanovllm.course.registry import EXERCISES
+names = catch_launches(90)
+store, decode = (load_pieces(EXERCISES[n], sys.argv[2])[f] for n, f in (("2.5", "store_kv"), ("2.8", "paged_decode")))
+q, k = torch.zeros(3, 16, 128, dtype=torch.bfloat16), torch.zeros(3, 8, 128, dtype=torch.bfloat16)
+cache, tables = torch.zeros(4, 16, 8, 128, dtype=torch.bfloat16), torch.zeros(3, 4, dtype=torch.int32)
+store(k, k, cache, cache, torch.zeros(3, dtype=torch.int64))
+decode(q, cache, cache, tables, torch.ones(3, dtype=torch.int32), 0.1)
+print(*names)
+"""
+
+
+def test_the_triton_solutions_compile_for_a_gpu(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", COMPILE, str(ROOT / "tests" / "kernels"), str(ROOT / "solutions")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["store_kernel", "decode_kernel"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("eager", [True, False])
+def test_the_decode_of_the_solution_on_a_gpu(eager: bool) -> None:
+    options = {"attention_backend": "triton", "dtype": "float32", "enforce_eager": eager, "gpu_memory_utilization": 0.2}
+    greedy = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    with LLM("qwen3-tiny", swap={"2.8": ROOT / "solutions"}, skip_tokenizer_init=True, **options) as llm:
+        outputs = llm.generate([list(prompt) for prompt in PROMPTS], greedy, use_tqdm=False)
+        calls = llm.swap_calls()
+    assert tuple(tuple(output.token_ids) for output in outputs) == ANSWERS
+    assert calls["triton_backend.paged_decode"][0] > 0
