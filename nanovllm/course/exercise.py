@@ -108,16 +108,15 @@ class Group:
 class Variant:
     """A piece that differs from the engine's own: a planted bug, or a harmless other way to do it.
 
-    about: the difference as a sentence. function: the learner's name of the piece. changes: (old, new) texts in the
-    engine's source, each of which occurs once; or source: a whole function to use instead.
-    in_module: the changes are in the text of the whole module that defines the piece, for kernels beside it.
+    about: the difference as a sentence. function: the learner's name of the piece. source: a function to use instead of
+    the engine's, with whatever stands beside it (a kernel, say). changes: (old, new) texts in `source`, or else in the
+    engine's, each of which occurs once.
     """
 
     about: str
     function: str
     changes: tuple[tuple[str, str], ...] = ()
     source: str = ""
-    in_module: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ def build(exercise: Exercise, variant: Variant) -> dict[str, Any]:
     pieces: dict[str, Any] = {name: original(seam) for name, seam in exercise.pieces}
     piece = pieces[variant.function]
     module = sys.modules[piece.__module__]
-    source = textwrap.dedent(variant.source) or inspect.getsource(module if variant.in_module else piece)
+    source = textwrap.dedent(variant.source) or inspect.getsource(piece)
     source = textwrap.dedent(source).removeprefix("@property\n")
     for old, new in variant.changes:
         if source.count(old) != 1:

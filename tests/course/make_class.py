@@ -36,10 +36,8 @@ SLOW_SHARE = 0.06  # of the hostile ones
 Expected = dict[str, dict[str, list[str]]]  # learner -> exercise -> [kind, about]
 
 
-def bug_file(exercise: Exercise, variant: Variant) -> str | None:
-    """The solution with one function in the variant's words; None where the variant is not a function's text."""
-    if variant.in_module:
-        return None
+def bug_file(exercise: Exercise, variant: Variant) -> str:
+    """The solution with one function in the variant's words."""
     function = original(exercise.seam(variant.function))
     source = textwrap.dedent(variant.source or inspect.getsource(function)).removeprefix("@property\n")
     source = source.removeprefix("@staticmethod\n")
@@ -72,7 +70,7 @@ def _needs_1_1(name: str, text: str) -> bool:
 def file_of(exercise: Exercise, kind: str, rng: random.Random) -> tuple[str | None, str, str]:
     """(text or None for no file, kind, what it is about)."""
     if kind in ("bug", "harmless"):
-        variants = [v for v in (exercise.bugs if kind == "bug" else exercise.harmless) if not v.in_module]
+        variants = exercise.bugs if kind == "bug" else exercise.harmless
         if variants:
             variant = rng.choice(variants)
             return bug_file(exercise, variant), kind, variant.about
