@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from nanovllm.bench.options import Options
     from nanovllm.bench.record import AnyResult
 
-CHOICES = ("throughput", "graphs", "prefix", "pressure", "tp", "all")
+CHOICES = ("throughput", "graphs", "prefix", "pressure", "tp", "serve", "all")
 ENGINES = ("nanovllm", "transformers", "nano-vllm", "vllm")
 ABOUT = """\
-Offline experiments with raw data, spreads, plots and the environment they depend on.
+Experiments with raw data, spreads, plots and the environment they depend on.
 
   throughput  prefill, decode and total tok/s and peak memory over lengths and batch sizes
   graphs      TPOT and the host's launch time with CUDA graphs on and off (needs an NVIDIA GPU)
   prefix      prefill time and blocks found, shared prefixes against none
   pressure    preemptions, recomputed tokens and latency in a KV pool that shrinks
   tp          scaling efficiency and time in collectives over ranks
-  all         each of them that this machine can run
+  serve       TTFT, TPOT, ITL and end-to-end percentiles and goodput under arrivals over time
+  all         each of them that this machine can run; one that fails is noted, the others go on
 
   nanovllm bench all --quick
   nanovllm bench throughput --engine transformers      the same requests on another engine too
@@ -38,7 +39,9 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument("experiment", nargs="?", choices=CHOICES, help="which one (see above)")
     parser.add_argument("--model", default="qwen3-tiny", help="checkpoint: folder, hub id (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="small workloads: all of them in a minute or two on a CPU")
+    parser.add_argument("--profile", choices=("quick", "short", "full"), default="",
+                        help="sizes: seconds an experiment, minutes in all, or everything (default full)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="--profile quick: all of them in a minute or two on a CPU")
     parser.add_argument("--out", type=Path, default=Path("bench-results"), metavar="DIR",
                         help="results.json, report.html and PNG files go there (default %(default)s)")  # fmt: skip
     parser.add_argument("--json", metavar="OUT", help="write the results to this file as well; - is stdout")
@@ -57,9 +60,24 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--engine", choices=ENGINES, default="nanovllm",
                        help="throughput: run this engine on the same requests after nanovllm")  # fmt: skip
     group.add_argument("--peer-path", type=Path, metavar="DIR", help="a checkout of the other engine (nano-vllm)")
+    _add_serve(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of a refusal")
     add_limits(parser)
     parser.set_defaults(run=run)
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("serve (default: shares of the capacity that a closed loop finds)")
+    group.add_argument("--rates", metavar="R,R", help="requests a second")
+    group.add_argument("--concurrency", metavar="N,N", help="requests under way at any time")
+    group.add_argument("--arrivals", default="poisson", metavar="NAME", help="poisson (default), gamma or fixed")
+    group.add_argument("--burstiness", type=number, default=0.25, metavar="SHAPE",
+                       help="of gamma: below 1 is burstier than Poisson (default 0.25)")  # fmt: skip
+    group.add_argument("--trace", type=Path, metavar="FILE", help="replay: CSV or JSON Lines with times and lengths")
+    group.add_argument("--transport", default="auto", metavar="NAME",
+                       help="http (server on loopback, client in its own process), engine (no HTTP), auto")  # fmt: skip
+    for name, text in (("ttft", "time to first token"), ("tpot", "time per token after it"), ("e2e", "whole answer")):
+        group.add_argument(f"--{name}-limit", type=number, metavar="S", help=f"goodput: {text} in seconds, at most")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,15 +93,15 @@ def run(args: argparse.Namespace) -> int:
         from nanovllm.bench.style import require_matplotlib
 
         require_matplotlib()
-    results = _measure(args.experiment, options)
+    results = _measure(args, options)
     _write(args, results)
-    return 0
+    return 1 if any(result.error for result in results) else 0
 
 
 def options_of(args: argparse.Namespace) -> "Options":
     """The options, checked. Raises BenchError."""
     from nanovllm.bench.errors import BenchError
-    from nanovllm.bench.options import Options, integers
+    from nanovllm.bench.options import Options, ServeOptions, integers, numbers
     from nanovllm.bench.workload import Shape
 
     if args.engine != "nanovllm" and args.experiment != "throughput":
@@ -102,11 +120,27 @@ def options_of(args: argparse.Namespace) -> "Options":
         peer=None if args.engine == "nanovllm" else args.engine,
         peer_path=args.peer_path,
         progress=False if args.no_progress else None,
+        profile="quick" if args.quick else args.profile,
+        keep_errors=args.experiment == "all",
+        serve=ServeOptions(
+            rates=numbers(args.rates) if args.rates else [],
+            concurrency=integers(args.concurrency) if args.concurrency else [],
+            arrivals=args.arrivals,
+            burstiness=args.burstiness,
+            trace=args.trace,
+            transport=args.transport,
+            ttft=args.ttft_limit,
+            tpot=args.tpot_limit,
+            e2e=args.e2e_limit,
+        ),
     )
 
 
-def _measure(name: str, options: "Options") -> list["AnyResult"]:
-    """Run one experiment, or all; alone, one that cannot run here is an error."""
+def _measure(args: argparse.Namespace, options: "Options") -> list["AnyResult"]:
+    """Run one experiment, or all; alone, one that cannot run here is an error.
+
+    What is done is written after each experiment, so that a run that is cut off loses only the one it was in.
+    """
     from nanovllm.bench.errors import BenchError
     from nanovllm.bench.experiments.common import device_of
     from nanovllm.bench.experiments.registry import run_experiment
@@ -115,25 +149,39 @@ def _measure(name: str, options: "Options") -> list["AnyResult"]:
 
     if options.peer is not None:
         check_peer(options, device_of(options))
-    if name == "all":
-        return [run_experiment(each, options) for each in EXPERIMENTS]
-    result = run_experiment(name, options)
+    if args.experiment == "all":
+        results: list[AnyResult] = []
+        for each in EXPERIMENTS:
+            results.append(run_experiment(each, options))
+            _save(results, args.out / "results.json")
+        return results
+    result = run_experiment(args.experiment, options)
     if result.skipped is not None:
         raise BenchError(result.skipped)
     return [result]
 
 
+def _save(results: list["AnyResult"], path: Path) -> None:
+    from nanovllm.bench.errors import BenchError
+    from nanovllm.bench.record import save
+
+    try:
+        save(results, path)
+    except OSError as e:
+        raise BenchError(f"cannot write {e.filename} ({e.strerror}): pass another --out or --json") from e
+
+
 def _write(args: argparse.Namespace, results: list["AnyResult"]) -> None:
     from nanovllm.bench.errors import BenchError
-    from nanovllm.bench.record import SCHEMA, save
+    from nanovllm.bench.record import SCHEMA
 
     on_stdout = args.json == "-"
+    written = [args.out / "results.json"]
+    if args.json and not on_stdout:
+        written.append(Path(args.json))
+    for path in written:
+        _save(results, path)
     try:
-        written = [args.out / "results.json"]
-        save(results, written[0])
-        if args.json and not on_stdout:
-            save(results, Path(args.json))
-            written.append(Path(args.json))
         if not args.no_report:
             from nanovllm.bench.report import write_report
 
@@ -156,7 +204,10 @@ def _show(result: "AnyResult") -> None:
     if result.skipped is not None:
         sys.stdout.write(f"{TITLES[result.experiment]}: not run: {result.skipped}\n\n")
         return
-    _print_table(TITLES[result.experiment], *short_table(result))
+    if result.error is not None:
+        sys.stdout.write(f"{TITLES[result.experiment]}: ended by an error: {result.error}\n")
+    if result.points:
+        _print_table(TITLES[result.experiment], *short_table(result))
 
 
 def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:

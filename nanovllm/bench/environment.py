@@ -43,6 +43,7 @@ class EngineRecord:
     """One engine as it was started. graphs: whether decode was recorded, with the reason in words.
 
     limits: every field of EngineConfig, or what a peer was given. kv: the pool. start_seconds: until it was ready.
+    clocks: what nvidia-smi said right after its last run, while the GPU was still warm; None without a GPU.
     """
 
     name: str
@@ -57,6 +58,7 @@ class EngineRecord:
     limits: dict[str, Any]
     start_seconds: float
     versions: dict[str, str] = field(default_factory=dict)
+    clocks: list[dict[str, str]] | None = None
 
 
 @dataclass(slots=True)

@@ -29,6 +29,18 @@ FORMULAS = {
     "efficiency": "(output_tok_s with N ranks / N) / (output_tok_s with the fewest ranks n / n)",
     "collective_share": "seconds that rank 0 spends in all-reduces and gathers (waiting for the others included) / "
     "seconds of the same decode steps, over a stretch of decode steps after the timed repeats",
+    "serve_ttft": "time of the first event - the time at which the request was due; percentiles over the requests that "
+    "were answered whole, median of them over the repeats",
+    "serve_tpot": "(time of the last event - time of the first) / (completion tokens - 1) of a request",
+    "serve_e2e": "time of the last event - the time at which the request was due",
+    "itl": "time between two events of a request, all requests together; an event is a chunk of the stream or, without "
+    "HTTP, what one step brought",
+    "requests_s": "requests answered whole / seconds from the start of the run to its last event",
+    "goodput": "requests answered whole that met every limit (see settings) / the same seconds",
+    "in_time": "requests that met every limit / requests sent",
+    "lateness": "time of sending - time at which the request was due, p99 over the requests: how far the client itself "
+    "fell behind",
+    "capacity": "requests_s of a closed loop that always has max_num_seqs requests under way",
     "ratio": "median of B / median of A; its spread is B.low / A.high to B.high / A.low",
 }
 

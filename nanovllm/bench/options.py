@@ -6,18 +6,55 @@ from typing import Any
 
 from nanovllm.bench.errors import BenchError
 from nanovllm.bench.workload import Shape
-from nanovllm.checks import check_float, check_int
+from nanovllm.checks import check_choice, check_float, check_int
 
-EXPERIMENTS = ("throughput", "graphs", "prefix", "pressure", "tp")
+EXPERIMENTS = ("throughput", "graphs", "prefix", "pressure", "tp", "serve")
+PROFILES = ("quick", "short", "full")
+TRANSPORTS = ("auto", "http", "engine")
 PEERS = ("transformers", "nano-vllm", "vllm")
+
+
+@dataclass(slots=True)
+class ServeOptions:
+    """What only the serve experiment takes. Empty lists: rates found from what the engine can do here.
+
+    rates: requests a second, arriving as `arrivals` says ("poisson", "gamma" with shape `burstiness`, or "fixed").
+    concurrency: requests under way at any time. trace: a file of arrivals and lengths, see `serve.trace_file`.
+    transport: "http" (a server on loopback, the client in a process of its own), "engine" (the server's engine loop
+    without HTTP), or "auto": HTTP where its packages and a tokenizer are there.
+    ttft, tpot, e2e: limits for goodput, seconds; None takes the default of the device for ttft and tpot.
+    """
+
+    rates: list[float] = field(default_factory=list)
+    concurrency: list[int] = field(default_factory=list)
+    arrivals: str = "poisson"
+    burstiness: float = 0.25
+    trace: Path | None = None
+    transport: str = "auto"
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+
+    def __post_init__(self) -> None:
+        self.rates = [check_float("a rate", r, 0.0, 1e6, BenchError, open_low=True) for r in self.rates]
+        self.concurrency = [check_int("a concurrency", c, 1, 100_000, BenchError) for c in self.concurrency]
+        self.burstiness = check_float("burstiness", self.burstiness, 0.0, 1e6, BenchError, open_low=True)
+        check_choice("arrivals", self.arrivals, ("poisson", "gamma", "fixed"), BenchError)
+        check_choice("transport", self.transport, TRANSPORTS, BenchError)
+        for name in ("ttft", "tpot", "e2e"):
+            if getattr(self, name) is not None:
+                limit = check_float(f"{name} limit", getattr(self, name), 0.0, 1e6, BenchError, open_low=True)
+                setattr(self, name, limit)
 
 
 @dataclass(slots=True)
 class Options:
     """Options of every experiment. None and empty lists mean: the experiment's default for this device.
 
-    limits: keyword arguments of `LLM`, over the experiment's own. peer: another engine for throughput.
+    profile: "quick" (seconds an experiment), "short" (fewer points and shorter than full), "full"; `quick=True` is the
+    first. limits: keyword arguments of `LLM`, over the experiment's own. peer: another engine for throughput.
     shapes, batches: of throughput; the first shape also of the others, where it fits them. ranks: of tp.
+    keep_errors: an experiment that fails notes its error in the result, with the points it has, instead of raising.
     """
 
     model: str = "qwen3-tiny"
@@ -33,8 +70,14 @@ class Options:
     peer: str | None = None
     peer_path: Path | None = None
     progress: bool | None = None
+    profile: str = ""
+    serve: ServeOptions = field(default_factory=ServeOptions)
+    keep_errors: bool = False
 
     def __post_init__(self) -> None:
+        self.profile = self.profile or ("quick" if self.quick else "full")
+        check_choice("profile", self.profile, PROFILES, BenchError)
+        self.quick = self.profile == "quick"
         self.repeats = check_int("repeats", self.repeats, 1, 1000, BenchError)
         self.warmups = check_int("warmups", self.warmups, 0, 1000, BenchError)
         self.seed = check_int("seed", self.seed, 0, 2**31 - 1, BenchError)
@@ -54,7 +97,7 @@ class Options:
     def common(self) -> dict[str, Any]:
         """What every result's settings begin with."""
         return {
-            "quick": self.quick,
+            "profile": self.profile,
             "repeats": self.repeats,
             "warmups": self.warmups,
             "warmup_workload": "the same requests with at most 8 completion tokens",
@@ -72,3 +115,11 @@ def integers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise BenchError(f"{text!r} is no list of integers: write them as 1,2,4") from None
+
+
+def numbers(text: str) -> list[float]:
+    """From "0.5,1,2"."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise BenchError(f"{text!r} is no list of numbers: write them as 0.5,1,2") from None

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from nanovllm.bench.plots_serve import serve
 from nanovllm.bench.record import (
     AnyResult,
     GraphsResult,
@@ -50,8 +51,11 @@ def pictures_of(result: AnyResult) -> list[Picture]:
         "prefix": prefix,
         "pressure": pressure,
         "tp": tp,
+        "serve": serve,
     }
-    return [] if result.skipped else draw[result.experiment](result)
+    if result.skipped or not result.points:
+        return []
+    return draw[result.experiment](result)
 
 
 def throughput(result: ThroughputResult) -> list[Picture]:
@@ -107,6 +111,8 @@ def _beside_peer(result: ThroughputResult, engines: list[str]) -> Picture:
 def graphs(result: GraphsResult) -> list[Picture]:
     """A decode step and the host's part of it, both modes, and the speed-up with its spread."""
     modes = {mode: [p for p in result.points if p.mode == mode] for mode in ("eager", "graph")}
+    both = sorted({p.batch for p in modes["eager"]} & {p.batch for p in modes["graph"]})
+    pairs = [[next(p for p in modes[m] if p.batch == b).tpot for m in ("eager", "graph")] for b in both]
     batches = sorted({p.batch for p in result.points})
     with figure(12.0, 3.8) as fig:
         left, middle, right = fig.subplots(1, 3)
@@ -114,8 +120,9 @@ def graphs(result: GraphsResult) -> list[Picture]:
             xs = [p.batch for p in points]
             with_spread(left, xs, [p.tpot for p in points], color=colour, marker=marker, label=mode)
             with_spread(middle, xs, [p.launch for p in points], color=colour, marker=marker, label=mode)
-        speedups = [speed_up(e.tpot, g.tpot) for e, g in zip(modes["eager"], modes["graph"], strict=True)]
-        bars(right, [str(b) for b in batches], speedups, [BLUE] * len(batches), "x")
+        if both:
+            speedups = [speed_up(eager, graph) for eager, graph in pairs]
+            bars(right, [str(b) for b in both], speedups, [BLUE] * len(both), "x")
         right.axhline(1, color=VERMILION, linewidth=1, linestyle="--")
         right.set_xlabel("requests in the batch")
         for ax, title, unit in ((left, "TPOT", "ms"), (middle, "Host time to launch a decode step", "ms")):

@@ -63,13 +63,15 @@ def _section(result: AnyResult, pictures: list[Picture]) -> str:
     parts = [f'<h2 id="{name}">{escape(TITLES[name])}</h2><p>{escape(ISOLATES[name])}</p>']
     if result.skipped is not None:
         return "".join([*parts, f"<p class=note>Not run: {escape(result.skipped)}.</p>"])
+    if result.error is not None:
+        parts.append(f"<p class=note>Ended by an error, what was measured before is shown: {escape(result.error)}</p>")
     parts += [f"<p class=note>{escape(note)}</p>" for note in result.notes]
     for picture in pictures:
         parts.append(
             f'<figure role="img" aria-label="{escape(picture.title)}">{picture.svg}'
             f"<figcaption>{escape(picture.title)}. {escape(picture.caption)}</figcaption></figure>"
         )
-    parts.append(_table(result))
+    parts.append(_table(result) if result.points else "")
     formulas = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in result.formulas.items())
     parts.append(f"<details><summary>How each figure is made</summary><dl>{formulas}</dl></details>")
     plain = to_plain(result)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nanovllm import LLM, SamplingParams
-from nanovllm.bench.environment import EngineRecord, describe_engine
+from nanovllm.bench.environment import EngineRecord, clocks, describe_engine
 from nanovllm.bench.memory import peak_bytes, reset_peak
 from nanovllm.bench.options import Options
 from nanovllm.bench.progress import Progress
@@ -28,8 +28,11 @@ def started(name: str, options: Options, records: list[EngineRecord], **limits: 
     merged = {"seed": options.seed, "skip_tokenizer_init": True} | limits | options.limits
     llm = LLM(options.model, **merged)
     with llm:
-        records.append(describe_engine(name, llm, time.perf_counter() - began))
+        record = describe_engine(name, llm, time.perf_counter() - began)
+        records.append(record)
         yield llm
+        if record.device == "cuda":
+            record.clocks = clocks()
 
 
 def measured(llm: LLM, work: Workload, options: Options, progress: Progress, label: str, **how: Any) -> list[Repeat]:

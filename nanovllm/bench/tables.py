@@ -11,6 +11,7 @@ TITLES = {
     "prefix": "Prefix cache",
     "pressure": "KV pressure",
     "tp": "Tensor parallelism",
+    "serve": "Serving under arrivals",
 }
 ISOLATES = {
     "throughput": "What the engine does with a whole batch that is there from the start: prompt and completion lengths "
@@ -21,8 +22,13 @@ ISOLATES = {
     "pressure": "The scheduler's and block manager's trade-off: the same requests in a pool that shrinks until they "
     "have to give way to each other.",
     "tp": "What more ranks bring in compute and memory, and what they cost in communication.",
+    "serve": "Service as clients see it: requests arrive over time, whether or not earlier ones were answered, and "
+    "latencies count from when each was due.",
 }
 HEADINGS = {
+    "requests_s": "answered",
+    "goodput": "goodput",
+    "in_time": "in time",
     "output_tok_s": "completion",
     "total_tok_s": "total",
     "prefill_tok_s": "prefill",
@@ -32,6 +38,15 @@ HEADINGS = {
     "tpot": "TPOT",
     "decode_step": "decode step",
     "launch": "host launch",
+    "ttft_p50": "TTFT p50",
+    "ttft_p95": "TTFT p95",
+    "ttft_p99": "TTFT p99",
+    "tpot_p50": "TPOT p50",
+    "tpot_p95": "TPOT p95",
+    "tpot_p99": "TPOT p99",
+    "itl_p50": "ITL p50",
+    "itl_p95": "ITL p95",
+    "itl_p99": "ITL p99",
     "hit_blocks": "found",
     "prefill_seconds": "prefill time",
     "computed_tokens": "computed",
@@ -40,10 +55,16 @@ HEADINGS = {
     "recomputed": "recomputed",
     "e2e_p50": "latency p50",
     "e2e_p95": "latency p95",
+    "e2e_p99": "latency p99",
     "e2e_max": "latency max",
+    "lateness_p99": "client late p99",
     "efficiency": "efficiency",
     "collective_share": "in collectives",
     "memory_per_rank": "memory a rank",
+}
+# Columns of the terminal where all of them would be too many; the report has them all.
+SHORT = {
+    "serve": ("requests_s", "goodput", "output_tok_s", "ttft_p50", "ttft_p99", "tpot_p50", "itl_p99", "e2e_p99"),
 }
 
 
@@ -65,11 +86,13 @@ def table(result: AnyResult) -> tuple[list[str], list[list[str]]]:
 
 def short_table(result: AnyResult) -> tuple[list[str], list[list[str]]]:
     """The same for a terminal: medians, and in the last column the widest spread among them, (high - low) / median."""
-    heads, _ = table(result)
     measured = {p.name: figures(p) for p in result.points}
-    order = [name for name in HEADINGS if any(name in row for row in measured.values())]
+    columns = {name: s.unit for row in measured.values() for name, s in row.items()}
+    chosen = SHORT.get(result.experiment, tuple(HEADINGS))
+    order = [name for name in HEADINGS if name in columns and name in chosen]
+    heads = ["", *(f"{HEADINGS[name]}, {columns[name]}" for name in order)]
     rows = []
     for name, row in measured.items():
-        widest = max((s.relative for s in row.values()), default=0.0)
+        widest = max((row[c].relative for c in order if c in row), default=0.0)
         rows.append([name, *(number(row[c].median) if c in row else "–" for c in order), f"{widest:.0%}"])
     return [*heads, "spread"], rows

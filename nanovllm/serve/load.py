@@ -1,75 +1,18 @@
-"""The load generator: requests at a rate or at a concurrency, streamed and timed. The figures: load_report.py.
-
-At a rate a request is due at its time, whether or not earlier ones were answered. At a fixed concurrency one is due
-when a worker is free.
-"""
+"""The load generator over HTTP: the requests of a plan, streamed and timed. The figures: load_report.py."""
 
 import argparse
 import asyncio
 import json
-import random
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
 import httpx
 
-from nanovllm.checks import check_choice, check_float, check_int
 from nanovllm.errors import ConfigError
-from nanovllm.serve.load_report import Limits, LoadReport, RequestRecord
+from nanovllm.serve.load_plan import ARRIVALS, Clock, LoadPlan, play
+from nanovllm.serve.load_report import LoadReport, RequestRecord
 
-ARRIVALS = ("poisson", "gamma", "fixed")
-Clock = Callable[[], float]
-
-
-@dataclass(slots=True)
-class LoadPlan:
-    """What is sent. Exactly one of rate and concurrency is given.
-
-    prompts: text or token ids, one request each. body: further fields of every request.
-    rate: requests a second. arrivals: the gaps between them: "poisson" (exponential), "gamma" with shape `burstiness`
-    (below 1 is burstier than Poisson, 1 is Poisson), or "fixed". concurrency: requests under way at any time.
-    seed: of the gaps. timeout: seconds that one request may take.
-
-    Raises ConfigError for a value of the wrong type or out of range.
-    """
-
-    prompts: Sequence[str | list[int]]
-    body: dict[str, Any] = field(default_factory=dict)
-    rate: float | None = None
-    concurrency: int | None = None
-    arrivals: str = "poisson"
-    burstiness: float = 1.0
-    seed: int = 0
-    timeout: float = 600.0
-    limits: Limits = field(default_factory=Limits)
-
-    def __post_init__(self) -> None:
-        if (self.rate is None) == (self.concurrency is None):
-            raise ConfigError("a load needs either a rate or a concurrency: give one of the two")
-        if self.rate is not None:
-            self.rate = check_float("rate", self.rate, 0.0, 1e6, ConfigError, open_low=True)
-        if self.concurrency is not None:
-            self.concurrency = check_int("concurrency", self.concurrency, 1, error=ConfigError)
-        self.burstiness = check_float("burstiness", self.burstiness, 0.0, 1e6, ConfigError, open_low=True)
-        self.timeout = check_float("timeout", self.timeout, 0.0, 86400.0, ConfigError, open_low=True)
-        check_choice("arrivals", self.arrivals, ARRIVALS, ConfigError)
-        if not self.prompts:
-            raise ConfigError("a load needs at least one prompt")
-
-    def arrival_times(self) -> Iterator[float]:
-        """Seconds after the start at which requests are due, for a rate. The same seed gives the same times."""
-        assert self.rate is not None
-        rng, mean, at = random.Random(self.seed), 1.0 / self.rate, 0.0
-        for _ in self.prompts:
-            yield at
-            if self.arrivals == "fixed":
-                at += mean
-            else:
-                shape = 1.0 if self.arrivals == "poisson" else self.burstiness
-                at += rng.gammavariate(shape, mean / shape)
+__all__ = ["ARRIVALS", "LoadPlan", "main", "run_load"]
 
 
 async def run_load(url: str, plan: LoadPlan, api_key: str | None = None) -> LoadReport:
@@ -77,39 +20,12 @@ async def run_load(url: str, plan: LoadPlan, api_key: str | None = None) -> Load
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     no_limit = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=plan.timeout, limits=no_limit) as client:
-        start = time.perf_counter()
-
-        def clock() -> float:
-            return time.perf_counter() - start
-
-        records = await (_open_loop(client, plan, clock) if plan.rate else _closed_loop(client, plan, clock))
-        return LoadReport(records, clock(), plan.limits)
-
-
-async def _open_loop(client: httpx.AsyncClient, plan: LoadPlan, clock: Clock) -> list[RequestRecord]:
-    tasks = []
-    for number, due in enumerate(plan.arrival_times()):
-        await asyncio.sleep(max(0.0, due - clock()))
-        tasks.append(asyncio.create_task(_send(client, plan, RequestRecord(number, due), clock)))
-    return list(await asyncio.gather(*tasks))
-
-
-async def _closed_loop(client: httpx.AsyncClient, plan: LoadPlan, clock: Clock) -> list[RequestRecord]:
-    records: list[RequestRecord] = []
-    numbers = iter(range(len(plan.prompts)))
-
-    async def worker() -> None:
-        for number in numbers:
-            records.append(await _send(client, plan, RequestRecord(number, clock()), clock))
-
-    await asyncio.gather(*(worker() for _ in range(plan.concurrency or 1)))
-    return sorted(records, key=lambda record: record.number)
+        return await play(plan, lambda record, clock: _send(client, plan, record, clock))
 
 
 async def _send(client: httpx.AsyncClient, plan: LoadPlan, record: RequestRecord, clock: Clock) -> RequestRecord:
     """One streamed request; refusals and broken connections become part of the record."""
-    body = {**plan.body, "prompt": plan.prompts[record.number]}
-    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    body = plan.body_of(record.number) | {"stream": True, "stream_options": {"include_usage": True}}
     record.sent = clock()
     try:
         async with client.stream("POST", "/v1/completions", json=body) as response:

@@ -96,7 +96,8 @@ def test_graphs_are_skipped_on_a_cpu_and_the_measuring_itself_runs_anywhere(opti
     assert pictures_of(result) == []
     with LLM(options.model, device="cpu", num_kvcache_blocks=8, max_num_seqs=2) as llm, Progress("", 1, False) as bar:
         for mode in graphs.MODES:
-            result.points += graphs.measure_mode(llm, mode, Shape.parse("4/3"), [1, 2], options, bar)
+            points = [graphs.measure_batch(llm, mode, Shape.parse("4/3"), n, options, bar) for n in (1, 2)]
+            result.points += points
         assert "launch" not in vars(llm.model_runner)
     assert all(0 < p.launch.median <= p.decode_step.median for p in result.points)
     result.skipped = None

@@ -1,1 +1,1 @@
-"""The five offline experiments. Each module has `run(options) -> Result`; `common` holds what they share."""
+"""The six experiments. Each module has `run(options) -> Result`; `common` holds what they share."""

@@ -1,12 +1,14 @@
 """What the experiments share: the device, the checkpoint, and figures made from repeats."""
 
 import statistics
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from nanovllm.bench.environment import Environment, collect
 from nanovllm.bench.options import Options
-from nanovllm.bench.record import Repeat, RequestRow
+from nanovllm.bench.record import Repeat, RequestRow, Result
 from nanovllm.bench.stats import HIGHER, LOWER, Spread
 from nanovllm.engine.checkpoint import resolve_checkpoint
 from nanovllm.engine.startup import choose_device
@@ -28,6 +30,18 @@ def vocab_size(options: Options) -> int:
 def environment(options: Options) -> Environment:
     """Looked up once for each experiment, when it begins."""
     return collect(options.model, resolve_checkpoint(options.model))
+
+
+@contextmanager
+def noting_errors(result: Result, options: Options) -> Iterator[None]:
+    """With `keep_errors`, an error ends the experiment and is noted in its result; else it is raised."""
+    try:
+        yield
+    except Exception as error:
+        if not options.keep_errors:
+            raise
+        result.error = f"{type(error).__name__}: {error}"
+        result.traceback = "".join(traceback.format_exception(error)[-8:])
 
 
 def pool(device: str, blocks: int) -> dict[str, Any]:

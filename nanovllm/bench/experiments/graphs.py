@@ -6,7 +6,7 @@ Both modes run the plain loop, one step after the other: the overlapped loop wou
 
 from nanovllm import LLM
 from nanovllm.bench.errors import BenchError
-from nanovllm.bench.experiments.common import device_of, environment, over, request_median, vocab_size
+from nanovllm.bench.experiments.common import device_of, environment, noting_errors, over, request_median, vocab_size
 from nanovllm.bench.formulas import chosen, rate
 from nanovllm.bench.options import Options
 from nanovllm.bench.progress import Progress
@@ -19,20 +19,26 @@ NEEDS_GPU = (
     "the graphs experiment needs an NVIDIA GPU: a CUDA graph replays recorded kernel launches with one call, and on a "
     "CPU nothing is launched, each operation computes at once where it is called"
 )
-SHAPE = {True: "64/32", False: "512/128"}
-BATCHES = {True: (1, 8, 32), False: (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+SHAPE = {"quick": "64/32", "short": "128/64", "full": "512/128"}
+BATCHES = {"quick": (1, 8, 32), "short": (1, 8, 32, 64, 256), "full": (1, 2, 4, 8, 16, 32, 64, 128, 256)}
 MODES = ("eager", "graph")
 
 
 def run(options: Options) -> GraphsResult:
     """Measure every batch size in both modes. On a CPU the result says why it was skipped."""
-    options.refuse_limits("graphs", "enforce_eager", "overlap")
     result = GraphsResult(experiment="graphs", environment=environment(options))
+    with noting_errors(result, options):
+        _measure(result, options)
+    return result
+
+
+def _measure(result: GraphsResult, options: Options) -> None:
+    options.refuse_limits("graphs", "enforce_eager", "overlap")
     if device_of(options) != "cuda":
         result.skipped = NEEDS_GPU
-        return result
-    shape = options.shapes[0] if options.shapes else Shape.parse(SHAPE[options.quick])
-    batches = options.batches or list(BATCHES[options.quick])
+        return
+    shape = options.shapes[0] if options.shapes else Shape.parse(SHAPE[options.profile])
+    batches = options.batches or list(BATCHES[options.profile])
     result.settings = options.common() | {"shape": str(shape), "batches": batches, "loop": "plain"}
     result.formulas = chosen(("tpot", "decode_step", "launch", "decode_tok_s", "decode_seconds"))
     with Progress("graphs", len(MODES) * len(batches) * (options.repeats + options.warmups), options.progress) as bar:
@@ -41,25 +47,20 @@ def run(options: Options) -> GraphsResult:
             with started(mode, options, result.engines, enforce_eager=mode == "eager", **limits) as llm:
                 if mode == "graph" and not result.engines[-1].graphs:
                     raise BenchError(f"no graph to compare with: {result.engines[-1].graphs_reason}")
-                result.points += measure_mode(llm, mode, shape, batches, options, bar)
-    return result
+                for batch in batches:
+                    result.points.append(measure_batch(llm, mode, shape, batch, options, bar))
 
 
-def measure_mode(
-    llm: LLM, mode: str, shape: Shape, batches: list[int], options: Options, progress: Progress
-) -> list[GraphsPoint]:
-    """Every batch size on one engine. Runs on any device."""
-    points = []
-    for batch in batches:
-        work = random_workload(shape, batch, vocab_size(options), options.seed)
-        repeats = []
-        for number in range(options.warmups + options.repeats):
-            progress.say(f"{mode} x {batch}")
-            repeat = run_once(llm, work, options, plain=True)
-            repeats += [repeat] if number >= options.warmups else []
-            progress.advance()
-        points.append(point_of(mode, batch, repeats))
-    return points
+def measure_batch(llm: LLM, mode: str, shape: Shape, batch: int, options: Options, progress: Progress) -> GraphsPoint:
+    """One batch size on one engine. Runs on any device."""
+    work = random_workload(shape, batch, vocab_size(options), options.seed)
+    repeats = []
+    for number in range(options.warmups + options.repeats):
+        progress.say(f"{mode} x {batch}")
+        repeat = run_once(llm, work, options, plain=True)
+        repeats += [repeat] if number >= options.warmups else []
+        progress.advance()
+    return point_of(mode, batch, repeats)
 
 
 def point_of(mode: str, batch: int, repeats: list[Repeat]) -> GraphsPoint:

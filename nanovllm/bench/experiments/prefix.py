@@ -1,7 +1,15 @@
 """Prefix cache: prompts that share whole blocks which were computed before, against prompts that share none."""
 
 from nanovllm import LLM
-from nanovllm.bench.experiments.common import device_of, environment, over, pool, request_median, vocab_size
+from nanovllm.bench.experiments.common import (
+    device_of,
+    environment,
+    noting_errors,
+    over,
+    pool,
+    request_median,
+    vocab_size,
+)
 from nanovllm.bench.formulas import chosen
 from nanovllm.bench.options import Options
 from nanovllm.bench.progress import Progress
@@ -10,22 +18,24 @@ from nanovllm.bench.runner import measured, queue, started
 from nanovllm.bench.stats import HIGHER, LOWER
 from nanovllm.bench.workload import Workload, shared_prefix
 
-# (device, quick): block size, blocks of a prompt, tokens after them, requests, completion tokens
+# (device, profile): block size, blocks of a prompt, tokens after them, requests, completion tokens
 DEFAULTS = {
-    ("cpu", True): (16, 8, 8, 8, 4),
-    ("cpu", False): (16, 32, 16, 16, 8),
-    ("cuda", True): (256, 4, 64, 16, 16),
-    ("cuda", False): (256, 8, 64, 256, 32),
+    ("cpu", "quick"): (16, 8, 8, 8, 4),
+    ("cpu", "short"): (16, 32, 16, 16, 8),
+    ("cpu", "full"): (16, 32, 16, 16, 8),
+    ("cuda", "quick"): (256, 4, 64, 16, 16),
+    ("cuda", "short"): (256, 8, 64, 64, 16),
+    ("cuda", "full"): (256, 8, 64, 256, 32),
 }
 
 
 def run(options: Options) -> PrefixResult:
-    """Measure shares of 0, 1/4, 1/2, 3/4 and all of the prompts' whole blocks (0, 1/2 and all with --quick)."""
+    """Measure shares of 0, 1/4, 1/2, 3/4 and all of the prompts' whole blocks (short and quick: 0, 1/2, all)."""
     device = device_of(options)
-    block_size, prompt_blocks, tail, batch, output = DEFAULTS[device, options.quick]
+    block_size, prompt_blocks, tail, batch, output = DEFAULTS[device, options.profile]
     block_size = int(options.limits.get("kvcache_block_size", block_size))
     batch = options.batches[0] if options.batches else batch
-    quarters = (0, 2, 4) if options.quick else (0, 1, 2, 3, 4)
+    quarters = (0, 2, 4) if options.profile != "full" else (0, 1, 2, 3, 4)
     settings = {
         "block_size": block_size,
         "prompt_blocks": prompt_blocks,
@@ -46,6 +56,7 @@ def run(options: Options) -> PrefixResult:
     limits |= pool(device, (batch + 1) * -(-longest // block_size))
     runs = len(quarters) * (options.repeats + options.warmups)
     with (
+        noting_errors(result, options),
         Progress("prefix", runs, options.progress) as bar,
         started("nanovllm", options, result.engines, **limits) as llm,
     ):

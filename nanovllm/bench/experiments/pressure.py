@@ -1,7 +1,7 @@
 """KV pressure: the same long requests in a pool that shrinks, and what preemption and recomputation cost."""
 
 from nanovllm.bench.errors import BenchError
-from nanovllm.bench.experiments.common import device_of, environment, output_rate, over, vocab_size
+from nanovllm.bench.experiments.common import device_of, environment, noting_errors, output_rate, over, vocab_size
 from nanovllm.bench.formulas import chosen
 from nanovllm.bench.options import Options
 from nanovllm.bench.progress import Progress
@@ -10,27 +10,33 @@ from nanovllm.bench.runner import measured, started
 from nanovllm.bench.stats import LOWER, Spread, percentile
 from nanovllm.bench.workload import Shape, random_workload
 
-# (device, quick): block size, shape, requests
+# (device, profile): block size, shape, requests
 DEFAULTS = {
-    ("cpu", True): (16, "32/32", 6),
-    ("cpu", False): (16, "128/128", 16),
-    ("cuda", True): (256, "512/256", 32),
-    ("cuda", False): (256, "1024/1024", 64),
+    ("cpu", "quick"): (16, "32/32", 6),
+    ("cpu", "short"): (16, "128/64", 12),
+    ("cpu", "full"): (16, "128/128", 16),
+    ("cuda", "quick"): (256, "512/256", 32),
+    ("cuda", "short"): (256, "512/512", 32),
+    ("cuda", "full"): (256, "1024/1024", 64),
 }
-SHARES = {True: (1.0, 0.6, 0.35), False: (1.0, 0.8, 0.6, 0.45, 0.35, 0.25)}
+SHARES = {
+    "quick": (1.0, 0.6, 0.35),
+    "short": (1.0, 0.6, 0.35),
+    "full": (1.0, 0.8, 0.6, 0.45, 0.35, 0.25),
+}
 
 
 def run(options: Options) -> PressureResult:
     """Measure pools of falling size, an engine each. The last repeat of each keeps its timeline."""
     options.refuse_limits("pressure", "num_kvcache_blocks")
-    block_size, shape_text, batch = DEFAULTS[device_of(options), options.quick]
+    block_size, shape_text, batch = DEFAULTS[device_of(options), options.profile]
     block_size = int(options.limits.get("kvcache_block_size", block_size))
     shape = options.shapes[0] if options.shapes else Shape.parse(shape_text)
     batch = options.batches[0] if options.batches else batch
     work = random_workload(shape, batch, vocab_size(options), options.seed)
     # The last token is never fed in, so it needs no slot.
     needs = [-(-(len(p) + n - 1) // block_size) for p, n in zip(work.prompts, work.outputs, strict=True)]
-    pools = pool_sizes(needs, SHARES[options.quick])
+    pools = pool_sizes(needs, SHARES[options.profile])
     result = PressureResult(
         experiment="pressure",
         environment=environment(options),
@@ -40,7 +46,8 @@ def run(options: Options) -> PressureResult:
         notes=["The plain loop runs here, one step after the other, so that every step can be put on the timeline."],
     )
     limits = {"kvcache_block_size": block_size, "max_num_seqs": batch, "max_model_len": shape.longest + 1}
-    with Progress("pressure", len(pools) * (options.repeats + options.warmups), options.progress) as bar:
+    runs = len(pools) * (options.repeats + options.warmups)
+    with noting_errors(result, options), Progress("pressure", runs, options.progress) as bar:
         for blocks in pools:
             engine = f"{blocks} blocks"
             with started(engine, options, result.engines, num_kvcache_blocks=blocks, **limits) as llm:

@@ -1,18 +1,30 @@
 """The experiments by name."""
 
-from nanovllm.bench.experiments import graphs, prefix, pressure, throughput, tp
+from collections.abc import Callable
+from typing import Any
+
+from nanovllm.bench.experiments import graphs, prefix, pressure, serve, throughput, tp
+from nanovllm.bench.experiments.common import environment, noting_errors
 from nanovllm.bench.options import Options
-from nanovllm.bench.record import AnyResult
+from nanovllm.bench.record import RESULTS, AnyResult
+
+RUN: dict[str, Callable[[Options], Any]] = {
+    "throughput": throughput.run,
+    "graphs": graphs.run,
+    "prefix": prefix.run,
+    "pressure": pressure.run,
+    "tp": tp.run,
+    "serve": serve.run,
+}
 
 
 def run_experiment(name: str, options: Options) -> AnyResult:
     """Run the experiment of this name, one of `options.EXPERIMENTS`."""
-    if name == "throughput":
-        return throughput.run(options)
-    if name == "graphs":
-        return graphs.run(options)
-    if name == "prefix":
-        return prefix.run(options)
-    if name == "pressure":
-        return pressure.run(options)
-    return tp.run(options)
+    if not options.keep_errors:
+        result: AnyResult = RUN[name](options)
+        return result
+    failed = RESULTS[name](experiment=name, environment=environment(options))
+    with noting_errors(failed, options):
+        result = RUN[name](options)
+        return result
+    return failed

@@ -4,6 +4,7 @@ from nanovllm.bench.environment import EngineRecord
 from nanovllm.bench.experiments.common import (
     device_of,
     environment,
+    noting_errors,
     output_rate,
     over,
     peak_memory,
@@ -21,11 +22,13 @@ from nanovllm.bench.runner import measured, started
 from nanovllm.bench.stats import HIGHER
 from nanovllm.bench.workload import Shape, Workload, random_workload
 
-DEFAULTS = {  # (device, quick): shapes, batches
-    ("cpu", True): (("64/16",), (1, 4, 16)),
-    ("cpu", False): (("128/32", "32/128"), (1, 2, 4, 8, 16, 32, 64)),
-    ("cuda", True): (("512/64",), (1, 16, 64)),
-    ("cuda", False): (("512/512", "1024/1", "100:1024/100:1024"), (1, 8, 64, 256)),
+DEFAULTS = {  # (device, profile): shapes, batches
+    ("cpu", "quick"): (("64/16",), (1, 4, 16)),
+    ("cpu", "short"): (("128/32",), (1, 4, 16, 64)),
+    ("cpu", "full"): (("128/32", "32/128"), (1, 2, 4, 8, 16, 32, 64)),
+    ("cuda", "quick"): (("512/64",), (1, 16, 64)),
+    ("cuda", "short"): (("512/512", "1024/1"), (1, 8, 64, 256)),
+    ("cuda", "full"): (("512/512", "1024/1", "100:1024/100:1024"), (1, 8, 64, 256)),
 }
 FIGURES = ("output_tok_s", "total_tok_s", "prefill_seconds", "decode_seconds", "prefill_tok_s", "decode_tok_s",
            "peak_memory", "ttft", "tpot")  # fmt: skip
@@ -34,7 +37,7 @@ FIGURES = ("output_tok_s", "total_tok_s", "prefill_seconds", "decode_seconds", "
 def run(options: Options) -> ThroughputResult:
     """Measure every shape at every batch size, on this engine and then on the peer if one was asked for."""
     device = device_of(options)
-    shapes, batches = DEFAULTS[device, options.quick]
+    shapes, batches = DEFAULTS[device, options.profile]
     grid_shapes = options.shapes or [Shape.parse(s) for s in shapes]
     grid_batches = options.batches or list(batches)
     work = {
@@ -49,7 +52,8 @@ def run(options: Options) -> ThroughputResult:
         formulas=chosen(FIGURES),
     )
     longest = max(s.longest for s in grid_shapes)
-    result.points = _own(options, device, work, longest, result.engines)
+    with noting_errors(result, options):
+        _own(result, options, device, work, longest)
     if options.peer is not None:
         result.points += _peer(options, device, work, longest, result.engines)
         result.notes.append(
@@ -60,21 +64,20 @@ def run(options: Options) -> ThroughputResult:
 
 
 def _own(
-    options: Options, device: str, work: dict[tuple[str, int], Workload], longest: int, engines: list[EngineRecord]
-) -> list[ThroughputPoint]:
+    result: ThroughputResult, options: Options, device: str, work: dict[tuple[str, int], Workload], longest: int
+) -> None:
     largest = max(batch for _, batch in work)
     block_size = options.limits.get("kvcache_block_size", 256)
     limits = {"max_num_seqs": largest, "max_model_len": longest + 1}
     limits |= pool(device, largest * -(-longest // block_size))
-    points, runs = [], len(work) * (options.repeats + options.warmups)
+    runs = len(work) * (options.repeats + options.warmups)
     with (
         Progress("throughput", runs, options.progress) as progress,
-        started("nanovllm", options, engines, **limits) as llm,
+        started("nanovllm", options, result.engines, **limits) as llm,
     ):
         for (shape, batch), requests in work.items():
             repeats = measured(llm, requests, options, progress, f"{shape} x {batch}")
-            points.append(point_of("nanovllm", shape, batch, repeats))
-    return points
+            result.points.append(point_of("nanovllm", shape, batch, repeats))
 
 
 def _peer(

@@ -8,6 +8,7 @@ from nanovllm.bench.experiments.common import (
     MIB,
     device_of,
     environment,
+    noting_errors,
     output_rate,
     over,
     pool,
@@ -24,11 +25,13 @@ from nanovllm.bench.workload import Shape, Workload, random_workload
 from nanovllm.engine.checkpoint import resolve_checkpoint
 from nanovllm.qwen3.config import Qwen3Config
 
-DEFAULTS = {  # (device, quick): shape, requests
-    ("cpu", True): ("64/16", 8),
-    ("cpu", False): ("128/64", 16),
-    ("cuda", True): ("512/64", 32),
-    ("cuda", False): ("512/256", 128),
+DEFAULTS = {  # (device, profile): shape, requests
+    ("cpu", "quick"): ("64/16", 8),
+    ("cpu", "short"): ("128/32", 16),
+    ("cpu", "full"): ("128/64", 16),
+    ("cuda", "quick"): ("512/64", 32),
+    ("cuda", "short"): ("512/256", 64),
+    ("cuda", "full"): ("512/256", 128),
 }
 STRETCH = 8  # decode steps whose collectives are timed
 HIDDEN = (
@@ -45,7 +48,7 @@ def run(options: Options) -> TpResult:
     """Measure every number of ranks, an engine each."""
     options.refuse_limits("tp", "tensor_parallel_size")
     device = device_of(options)
-    shape_text, batch = DEFAULTS[device, options.quick]
+    shape_text, batch = DEFAULTS[device, options.profile]
     shape = options.shapes[0] if options.shapes else Shape.parse(shape_text)
     batch = options.batches[0] if options.batches else batch
     ranks = sorted(set(options.ranks)) or valid_ranks(options, device)
@@ -62,7 +65,8 @@ def run(options: Options) -> TpResult:
     longest = shape.longest + STRETCH + 2
     limits = {"max_num_seqs": batch, "max_model_len": longest}
     limits |= pool(device, batch * -(-longest // int(options.limits.get("kvcache_block_size", 256))))
-    with Progress("tp", len(ranks) * (options.repeats + options.warmups), options.progress) as bar:
+    runs = len(ranks) * (options.repeats + options.warmups)
+    with noting_errors(result, options), Progress("tp", runs, options.progress) as bar:
         for size in ranks:
             bar.say(f"TP {size} starts")
             with started(f"TP {size}", options, result.engines, tensor_parallel_size=size, **limits) as llm:
