@@ -140,15 +140,17 @@ def choose_splits(num_seqs: int, num_kv_heads: int, device: torch.device) -> int
     return splits
 
 
-def _tile(num_programs: int, row_bytes: int, device: torch.device) -> tuple[int, int]:
-    """(keys that a program loads in one turn, turns under way at a time).
+def _tile(num_tasks: int, row_bytes: int, device: torch.device) -> tuple[int, int, int]:
+    """(keys that a program loads in one turn, turns under way at a time, warps) for sequences x KV heads = num_tasks.
 
-    128 keys were up to 8 % faster on an H200 for 128 and 256 sequences of 8 KV heads, 64 for fewer and for more. What
-    does not fit into shared memory, 2 x keys x turns x row_bytes, is made smaller.
+    On an H200 with 8 KV heads 128 keys were up to 8 % faster for 128 and 256 sequences, 32 a tenth faster for one, 64
+    for the others. What does not fit into shared memory, 2 x keys x turns x row_bytes, is made smaller.
     """
-    tiles = [(64, 3), (64, 2), (32, 2), (16, 2)]
-    if 800 <= num_programs <= 2600:
-        tiles.insert(0, (128, 3))
+    tiles = [(64, 3, 4), (64, 2, 4), (32, 2, 4), (16, 2, 4)]
+    if num_tasks <= 16:
+        tiles.insert(0, (32, 4, 2))
+    elif 800 <= num_tasks <= 2600:
+        tiles.insert(0, (128, 3, 4))
     room = shared_memory(device) - 8192  # the queries and the scores take some too
     return next((t for t in tiles if 2 * t[0] * t[1] * row_bytes <= room), tiles[-1])
 
@@ -178,7 +180,7 @@ def paged_decode(
         split_max = torch.empty(num_seqs, num_heads, splits, dtype=torch.float32, device=q.device)
         split_sum = torch.empty_like(split_max)
     block_d = max(16, triton.next_power_of_2(head_dim))
-    block_n, stages = _tile(num_seqs * num_kv_heads, block_d * q.element_size(), q.device)
+    block_n, stages, warps = _tile(num_seqs * num_kv_heads, block_d * q.element_size(), q.device)
     _decode_kernel[(num_kv_heads, splits, num_seqs)](
         q,
         k_cache,
@@ -202,7 +204,7 @@ def paged_decode(
         BLOCK_N=block_n,
         WHOLE_PAGES=block_size % block_n == 0,
         PRECISION=dot_precision(q.dtype),
-        num_warps=4,
+        num_warps=warps,
         num_stages=stages,
         **early(q.device),
     )
