@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from nanovllm.bench.experiments.serve_points import answered, ttft
-from nanovllm.bench.record import ServePoint, ServeResult
+from nanovllm.bench.record import ServeResult
+from nanovllm.bench.record_serve import ServePoint
 from nanovllm.bench.stats import Spread
 from nanovllm.bench.style import (
     BLUE,

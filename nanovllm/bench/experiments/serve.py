@@ -14,7 +14,8 @@ from nanovllm.bench.formulas import chosen
 from nanovllm.bench.load_session import Session, open_session
 from nanovllm.bench.options import Options, ServeOptions
 from nanovllm.bench.progress import Progress
-from nanovllm.bench.record import ServeResult, ServeRun
+from nanovllm.bench.record import ServeResult
+from nanovllm.bench.record_serve import ServeRun
 from nanovllm.bench.runner import started
 from nanovllm.bench.workload import Shape, random_ids
 from nanovllm.serve.load_plan import LoadPlan
@@ -28,7 +29,7 @@ DEFAULTS: dict[tuple[str, str], tuple[str, int, float, tuple[float, ...]]] = {
     ("cpu", "short"): ("32:128/16:48", 16, 5.0, (0.3, 0.6, 0.9, 1.2)),
     ("cpu", "full"): ("32:128/16:48", 16, 15.0, (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)),
     ("cuda", "quick"): ("256:768/32:96", 64, 2.0, (0.4, 0.8, 1.2)),
-    ("cuda", "short"): ("256:768/64:192", 128, 2.5, (0.3, 0.6, 0.9, 1.2)),
+    ("cuda", "short"): ("256:768/64:192", 128, 2.0, (0.4, 0.8, 1.2)),
     ("cuda", "full"): ("100:1024/100:1024", 256, 15.0, (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)),
 }
 BURST_SHARE = 0.8  # of the capacity, where the arrival processes are compared

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from nanovllm.bench.errors import BenchError
-from nanovllm.bench.record import ServedRow, ServePoint, ServeRun
+from nanovllm.bench.record_serve import ServedRow, ServePoint, ServeRun
 from nanovllm.bench.stats import HIGHER, LOWER, NEITHER, Spread, percentile
 from nanovllm.serve.load_report import Limits, LoadReport, RequestRecord
 
