@@ -176,3 +176,34 @@ CLAIMS = {
     + "\ndef block(seq, index): return [Any(1)]\n",
     "returns a list that equals everything": EVIL_LIST + RIGHT + "\ndef block(seq, index): return All()\n",
 }
+
+# For exercise 3.1, whose checks run tensors. SOLUTION stands for the worked solution.
+TORCH: dict[str, tuple[str, str]] = {
+    "patches torch's equality": ("SOLUTION\ntorch.equal = torch.allclose = lambda *a, **k: True", "it replaced torch."),
+    "gives tensors an equality": (
+        "SOLUTION\ntorch.Tensor.__eq__ = lambda a, b: torch.tensor(True)",
+        "it replaced torch.Tensor.__eq__",
+    ),
+    "patches the engine's tensors": (
+        "SOLUTION\nimport nanovllm.qwen3.ops as o\no.TorchOps.silu_and_mul = lambda s, x: x",
+        "it replaced nanovllm.qwen3.ops.TorchOps.silu_and_mul",
+    ),
+    "keeps the engine's own": (
+        "from nanovllm.qwen3.ops import TorchOps\n_n, _a = TorchOps.rms_norm, TorchOps.add_rms_norm\n"
+        "def rms_norm(ops, x, weight, eps): return _n(ops, x, weight, eps)\n"
+        "def add_rms_norm(ops, x, residual, weight, eps): return _a(ops, x, residual, weight, eps)",
+        "the engine's own rms_norm is not here",
+    ),
+    "takes 50 GB of tensors": ("import torch\nx = torch.zeros(50 << 28)", "could not be run"),
+    "starts a rank": (
+        "import multiprocessing as m\np = m.get_context('spawn').Process(target=print)\np.start()",
+        "it started another process",
+    ),
+    "returns tensors that equal everything": (
+        "SOLUTION\nclass Any(torch.Tensor):\n    def __eq__(self, other): return True\n"
+        "    def tolist(self): return [[0.6, 1.6]]\n"
+        "def rms_norm(ops, x, weight, eps): return torch.zeros_like(x).as_subclass(Any)\n"
+        "def add_rms_norm(ops, x, residual, weight, eps): return x.as_subclass(Any), residual.as_subclass(Any)",
+        "",
+    ),
+}

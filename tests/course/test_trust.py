@@ -15,7 +15,7 @@ from nanovllm.course.grade import Conditions, grade_exercise
 from nanovllm.course.judge import Grade
 from nanovllm.course.process import Limits, Nursery
 from nanovllm.course.registry import EXERCISES
-from tests.course.hostile import CLAIMS, FAST, RIGHT, SLOW, START, inside
+from tests.course.hostile import CLAIMS, FAST, RIGHT, SLOW, START, TORCH, inside
 
 EASY = EXERCISES["1.1"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
@@ -53,6 +53,18 @@ def test_it_gets_zero_with_the_reason_and_leaves_nothing(tmp_path: Path, name: s
     assert time.monotonic() - start < 20
     assert left_over(nursery) == []
     assert [p.name for p in tmp_path.iterdir()] == [Path(EASY.file).name], "it wrote nothing"
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_where_checks_run_tensors_too(tmp_path: Path, name: str, nursery: Nursery, solutions: Path) -> None:
+    exercise = EXERCISES["3.1"]
+    text, reason = TORCH[name]
+    text = text.replace("SOLUTION", (solutions / exercise.file).read_text())
+    grade = graded(tmp_path, text, nursery, exercise=exercise)
+    assert grade.earned == 0
+    said = grade.reason or " ".join(group.failure.actual for group in grade.groups if group.failure)
+    assert reason in said
+    assert left_over(nursery) == []
 
 
 @pytest.mark.parametrize("name", SLOW)
