@@ -41,6 +41,10 @@ FORMULAS = {
     "lateness": "time of sending - time at which the request was due, p99 over the requests: how far the client itself "
     "fell behind",
     "capacity": "requests_s of a closed loop that always has max_num_seqs requests under way",
+    "floor": "the floor of the hardware: seconds that the bytes and operations of the workload take at the rates that "
+    "were measured on this machine (settings, floor_rates). Decode step: max(bytes / byte rate, operations / operation "
+    "rate), with the weights once and the K/V of every context; prefill: max(weights / byte rate, operations / "
+    "operation rate). nanovllm/bench/floor.py has the terms",
     "ratio": "median of B / median of A; its spread is B.low / A.high to B.high / A.low",
 }
 

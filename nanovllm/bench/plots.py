@@ -34,6 +34,12 @@ from nanovllm.bench.style import (
 )
 from nanovllm.bench.timeline import draw_timeline
 
+FLOOR = "floor: what the bytes and operations allow"
+FLOOR_TEXT = (
+    "Dotted: the floor of the hardware. A decode step cannot take less than max(bytes / byte rate, operations / "
+    "operation rate), with the weights and every request's K/V read once; a prefill not less than its operations / "
+    "operation rate. Both rates were measured on this machine."
+)
 SPREAD = "Points and bars are medians over the repeats, whiskers reach from the smallest to the largest repeat."
 _PANELS = (
     ("prefill_tok_s", "Prefill", "prompt tok/s"),
@@ -77,14 +83,25 @@ def throughput(result: ThroughputResult) -> list[Picture]:
                 if told:
                     style = {"color": colour, "marker": MARKERS[which % 6], "linestyle": LINES[which % 4]}
                     with_spread(ax, [b for b, _ in told], [s for _, s in told], label=f"{engine} {shape}", **style)
+                _floor_line(ax, points, name, colour)
             ax.set_title(title)
             ax.set_ylabel(unit)
             batch_axis(ax, batches)
             thousands(ax)
         lines, names = axes[2].get_legend_handles_labels()
-        fig.legend(lines, [f"{n} tokens" for n in names], loc="outside lower center", ncols=3, fontsize=9)
-        shown = [picture(fig, "throughput", "Throughput over the batch", SPREAD)]
+        texts = [n if n == FLOOR else f"{n} tokens" for n in names]
+        fig.legend(lines, texts, loc="outside lower center", ncols=3, fontsize=9)
+        caption = f"{SPREAD} {FLOOR_TEXT}" if any(p.floor for p in result.points) else SPREAD
+        shown = [picture(fig, "throughput", "Throughput over the batch", caption)]
     return shown + ([_beside_peer(result, engines)] if len(engines) > 1 else [])
+
+
+def _floor_line(ax: Any, points: list[ThroughputPoint], name: str, colour: str) -> None:
+    """What the hardware allows at most, thin and dotted in the colour of its line."""
+    told = [(p.batch, p.floor[name]) for p in points if name in p.floor]
+    if told:
+        label = None if FLOOR in ax.get_legend_handles_labels()[1] else FLOOR
+        ax.plot(*zip(*told, strict=True), color=colour, linewidth=1, linestyle=(0, (1, 2)), alpha=0.8, label=label)
 
 
 def _beside_peer(result: ThroughputResult, engines: list[str]) -> Picture:
@@ -120,6 +137,9 @@ def graphs(result: GraphsResult) -> list[Picture]:
             xs = [p.batch for p in points]
             with_spread(left, xs, [p.tpot for p in points], color=colour, marker=marker, label=mode)
             with_spread(middle, xs, [p.launch for p in points], color=colour, marker=marker, label=mode)
+        floors = {p.batch: p.floor_ms for p in result.points if p.floor_ms is not None}
+        if floors:
+            left.plot(list(floors), list(floors.values()), color=GREEN, linestyle=":", label="floor of the hardware")
         if both:
             speedups = [speed_up(eager, graph) for eager, graph in pairs]
             bars(right, [str(b) for b in both], speedups, [BLUE] * len(both), "x")
@@ -133,7 +153,8 @@ def graphs(result: GraphsResult) -> list[Picture]:
             ax.legend()
         right.set_title("Speed-up of TPOT")
         right.set_ylabel("eager / graph")
-        return [picture(fig, "graphs", "CUDA graphs on and off", SPREAD)]
+        told = f"{SPREAD} {FLOOR_TEXT}" if floors else SPREAD
+        return [picture(fig, "graphs", "CUDA graphs on and off", told)]
 
 
 def speed_up(slow: Spread, fast: Spread) -> Spread:

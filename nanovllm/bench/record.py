@@ -80,7 +80,7 @@ class Repeat:
 
 @dataclass(slots=True)
 class ThroughputPoint:
-    """One engine, shape and batch. What a peer does not tell is None."""
+    """One engine, shape and batch. What a peer does not tell is None. floor: tok/s that the hardware allows at most."""
 
     name: str
     engine: str
@@ -94,11 +94,12 @@ class ThroughputPoint:
     ttft: Spread | None
     tpot: Spread | None
     repeats: list[Repeat]
+    floor: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class GraphsPoint:
-    """One mode ("eager" or "graph") and batch."""
+    """One mode ("eager" or "graph") and batch. floor_ms: of the decode step in the middle of the completions."""
 
     name: str
     mode: str
@@ -108,6 +109,7 @@ class GraphsPoint:
     launch: Spread
     decode_tok_s: Spread
     repeats: list[Repeat]
+    floor_ms: float | None = None
 
 
 @dataclass(slots=True)

@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from nanovllm.bench.environment import Environment, collect
+from nanovllm.bench.floor import Floor, floor_of
+from nanovllm.bench.formulas import chosen
 from nanovllm.bench.options import Options
 from nanovllm.bench.record import Repeat, RequestRow, Result
 from nanovllm.bench.stats import HIGHER, LOWER, Spread
@@ -30,6 +34,17 @@ def vocab_size(options: Options) -> int:
 def environment(options: Options) -> Environment:
     """Looked up once for each experiment, when it begins."""
     return collect(options.model, resolve_checkpoint(options.model))
+
+
+def add_floor(result: Result, options: Options) -> Floor:
+    """The floor for the engine that was started first; its rates become part of the settings."""
+    config, engine = Qwen3Config.from_folder(resolve_checkpoint(options.model)), result.engines[0]
+    floor = floor_of(config, engine.device, engine.dtype)
+    if engine.device == "cuda":
+        torch.cuda.empty_cache()
+    result.settings["floor_rates"] = floor.rates.plain()
+    result.formulas |= chosen(("floor",))
+    return floor
 
 
 @contextmanager

@@ -6,7 +6,15 @@ Both modes run the plain loop, one step after the other: the overlapped loop wou
 
 from nanovllm import LLM
 from nanovllm.bench.errors import BenchError
-from nanovllm.bench.experiments.common import device_of, environment, noting_errors, over, request_median, vocab_size
+from nanovllm.bench.experiments.common import (
+    add_floor,
+    device_of,
+    environment,
+    noting_errors,
+    over,
+    request_median,
+    vocab_size,
+)
 from nanovllm.bench.formulas import chosen, rate
 from nanovllm.bench.options import Options
 from nanovllm.bench.progress import Progress
@@ -49,6 +57,9 @@ def _measure(result: GraphsResult, options: Options) -> None:
                     raise BenchError(f"no graph to compare with: {result.engines[-1].graphs_reason}")
                 for batch in batches:
                     result.points.append(measure_batch(llm, mode, shape, batch, options, bar))
+    floor, middle = add_floor(result, options), shape.prompt.high + shape.output.high // 2
+    for point in result.points:
+        point.floor_ms = 1e3 * floor.decode_seconds([middle] * point.batch)
 
 
 def measure_batch(llm: LLM, mode: str, shape: Shape, batch: int, options: Options, progress: Progress) -> GraphsPoint:

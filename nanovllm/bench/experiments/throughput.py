@@ -2,6 +2,7 @@
 
 from nanovllm.bench.environment import EngineRecord
 from nanovllm.bench.experiments.common import (
+    add_floor,
     device_of,
     environment,
     noting_errors,
@@ -13,6 +14,7 @@ from nanovllm.bench.experiments.common import (
     total_rate,
     vocab_size,
 )
+from nanovllm.bench.floor import Floor
 from nanovllm.bench.formulas import chosen, rate
 from nanovllm.bench.options import Options
 from nanovllm.bench.peers import peer_repeats
@@ -54,6 +56,10 @@ def run(options: Options) -> ThroughputResult:
     longest = max(s.longest for s in grid_shapes)
     with noting_errors(result, options):
         _own(result, options, device, work, longest)
+    if result.points and result.engines[0].tensor_parallel_size == 1:
+        floor = add_floor(result, options)
+        for point in result.points:
+            point.floor = _floor(floor, work[point.shape, point.batch])
     if options.peer is not None:
         result.points += _peer(options, device, work, longest, result.engines)
         result.notes.append(
@@ -78,6 +84,10 @@ def _own(
         for (shape, batch), requests in work.items():
             repeats = measured(llm, requests, options, progress, f"{shape} x {batch}")
             result.points.append(point_of("nanovllm", shape, batch, repeats))
+
+
+def _floor(floor: Floor, work: Workload) -> dict[str, float]:
+    return floor.workload([len(p) for p in work.prompts], work.outputs)
 
 
 def _peer(
