@@ -12,7 +12,7 @@ from typing import Any
 
 from nanovllm.course.cells import split_imports
 from nanovllm.course.checks import observe
-from nanovllm.course.closed import Watch, conceal, look
+from nanovllm.course.closed import Refused, Watch, conceal, look
 from nanovllm.course.errors import StillRunning, SwapError
 from nanovllm.course.exercise import Exercise
 from nanovllm.course.guard import Guard
@@ -111,7 +111,7 @@ def run(exercise: Exercise, request: dict[str, Any]) -> dict[str, Any]:
     try:
         with alarm(SECONDS_TO_LOAD):
             pieces = load_pieces(exercise, impl)
-    except SwapError as error:
+    except (SwapError, Refused) as error:
         return {"refused": str(error)}
     except StillRunning:
         return {"refused": "the file did not come to an end: is there a loop outside of the functions?"}
