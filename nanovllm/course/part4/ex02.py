@@ -18,7 +18,7 @@ table.append(2)
 result += [change(table), change(table)]
 table += [9, 4]
 result.append(change(table))
-result.append(change([3, 4]))"""
+result += [change([3, 4]), change([3, 4])]  # twice a new list: given up and got back in between"""
 _SHORTER = """\
 from nanovllm.engine.step_codec import StepEncoder
 from nanovllm.scheduler.sequence import ScheduledSlice
@@ -143,7 +143,9 @@ EXERCISE = Exercise(
             1,
             "Write down what the worker knows after each message. What is the shortest message that makes it right?",
             (
-                Example(_CHANGES, [[5, 0, [7]], None, [5, 1, [2]], None, [5, 2, [9, 4]], [5, 0, [3, 4]]]),
+                Example(
+                    _CHANGES, [[5, 0, [7]], None, [5, 1, [2]], None, [5, 2, [9, 4]], [5, 0, [3, 4]], [5, 0, [3, 4]]]
+                ),
                 Example(
                     _SHORTER,
                     [[5, 0, [7, 2]], [5, 0, [6]], [5, 0, [5, 8]]],
