@@ -5,6 +5,7 @@ Host work is vectorised numpy. Each rank does it for itself from the same slices
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields
+from itertools import chain
 
 import numpy as np
 import torch
@@ -75,7 +76,8 @@ def pad_block_tables(tables: Seq[list[int]], widths: np.ndarray) -> np.ndarray:
     """[B, max(widths)] int32: row i holds the first widths[i] entries of tables[i], then zeros."""
     padded = np.zeros((len(tables), int(widths.max())), np.int32)
     inside = np.arange(padded.shape[1]) < widths[:, None]
-    padded[inside] = np.concatenate([t[:w] for t, w in zip(tables, widths.tolist(), strict=True)])
+    entries = chain.from_iterable(t[:w] for t, w in zip(tables, widths.tolist(), strict=True))
+    padded[inside] = np.fromiter(entries, np.int32, count=int(widths.sum()))
     return padded
 
 
