@@ -92,8 +92,8 @@ def gpu_gib(executor: Any) -> float | None:
     return (total - free) / 2**30
 
 
-def modes_of(device: str) -> list[str]:
-    return ["eager", "graph"] if device == "cuda" else ["eager"]
+def modes_of(device: str, only: str | None = None) -> list[str]:
+    return ([only] if only else ["eager", "graph"]) if device == "cuda" else ["eager"]
 
 
 # --- are the tokens equal? --------------------------------------------------------------------------------------------
@@ -253,6 +253,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=128, help="requests")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of each prompt")
     parser.add_argument("--new", type=int, default=128, help="tokens of each completion")
+    parser.add_argument("--mode", choices=["eager", "graph"], help="measure this one only")
     parser.add_argument("--skip-check", action="store_true", help="do not compare tokens")
     parser.add_argument("--json", type=Path, help="write the rows and the environment here too")
     return parser.parse_args()
@@ -271,7 +272,7 @@ def main() -> None:
         for name in options.shapes.split(","):
             folder = write_shape(Path(temporary) / name, name)
             for size in ranks:
-                for mode in modes_of(options.device):
+                for mode in modes_of(options.device, options.mode):
                     rows.append(measure(name, folder, size, mode, options))
                     print("measured", json.dumps(asdict(rows[-1])), file=sys.stderr, flush=True)
     add_efficiency(rows)
