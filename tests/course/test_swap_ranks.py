@@ -9,6 +9,7 @@ import pytest
 
 from nanovllm import LLM, SamplingParams
 from nanovllm.course import SwapError
+from nanovllm.course.registry import EXERCISES
 from nanovllm.engine import model_ranks
 from nanovllm.errors import ConfigError
 from nanovllm.scheduler import BlockManager
@@ -119,3 +120,17 @@ def test_the_originals_are_back_after_a_failure() -> None:
     with pytest.raises(ConfigError):
         LLM("qwen3-tiny", swap={"Sequence.num_blocks": lambda seq: 1}, max_model_len=0)
     assert BlockManager.allocate is before
+
+
+def test_two_ranks_run_on_the_solutions_of_all_exercises(wanted: list[list[int]], solutions: Path) -> None:
+    with LLM("qwen3-tiny", tensor_parallel_size=2, swap=dict.fromkeys(EXERCISES, solutions), **SMALL) as llm:
+        assert answers(llm) == wanted
+        calls = llm.swap_calls()
+    on_both = [
+        *("batch.prepare_prefill", "batch.prepare_decode", "TorchBackend.prefill", "TorchBackend.decode"),
+        *("TorchOps.rms_norm", "TorchOps.attend", "QKVParallelLinear.load", "RowParallelLinear.forward"),
+    ]
+    assert all(min(calls[name]) > 0 and calls[name][0] == calls[name][1] for name in on_both), calls
+    assert calls["StepEncoder._change"][0] > 0 == calls["StepEncoder._change"][1], "rank 0 sends"
+    assert calls["StepDecoder.decode"][1] > 0 == calls["StepDecoder.decode"][0], "the other receives"
+    assert calls["LLMEngine.step"][0] > 0 == calls["LLMEngine.step"][1]
