@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -122,8 +123,9 @@ def _kill(pid: int) -> None:
 def descendants() -> list[int]:
     """The processes below this one: its children, and theirs. Zombies count, for they are to be collected."""
     found, todo = [], [os.getpid()]
+    children_of = _children if Path(f"/proc/{todo[0]}/task/{todo[0]}/children").exists() else _children_by_parent()
     while todo:
-        children = _children(todo.pop())
+        children = children_of(todo.pop())
         found += children
         todo += children
     return found
@@ -131,12 +133,20 @@ def descendants() -> list[int]:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    try:
+    with suppress(OSError):  # it has ended
         for task in os.listdir(f"/proc/{pid}/task"):
             found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    except OSError:  # it has ended
-        pass
     return found
+
+
+def _children_by_parent() -> Callable[[int], list[int]]:
+    """For kernels that list no children: every process is asked for its parent."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            state = Path(f"/proc/{name}/stat").read_text()
+            children.setdefault(int(state.rpartition(")")[2].split()[1]), []).append(int(name))
+    return lambda pid: children.get(pid, [])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nanovllm.course import nursery as nursery_module
 from nanovllm.course import process
 from nanovllm.course.exercise import Exercise
 from nanovllm.course.grade import Conditions, grade_exercise
@@ -182,3 +184,18 @@ def test_without_a_fork_the_grades_are_the_same(tmp_path: Path, monkeypatch: pyt
         assert "printed more than" in graded(tmp_path, FAST["prints without end"][0], nursery).reason
         assert "(os.fork)" in graded(tmp_path, FAST["forks"][0], nursery).reason
         assert nursery._process is None
+
+
+def test_both_ways_to_find_the_processes_below_this_one() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'])"])
+    try:
+        deadline = time.monotonic() + 20
+        while len(below := nursery_module._children(child.pid)) < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert nursery_module._children_by_parent()(child.pid) == below
+        assert {child.pid, *below} <= set(nursery_module.descendants())
+    finally:
+        for pid in (*below, child.pid):
+            os.kill(pid, signal.SIGKILL)
+        child.wait()
