@@ -82,7 +82,7 @@ def watch(pid: int, output: int, request: dict[str, Any]) -> str:
         while True:
             ended = bool(ends.poll(TICK * 1000))
             if os.fstat(output).st_size > request["output_bytes"]:
-                return f"it printed more than {request['output_bytes']:,} bytes"
+                return f"it printed more than {request['output_bytes']:,} bytes: is there a print left from debugging?"
             if len(descendants()) > 1:
                 return "it started another process"
             if ended:

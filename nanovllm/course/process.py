@@ -199,7 +199,7 @@ def _wait(process: subprocess.Popen[bytes], output: IO[bytes], limits: Limits) -
     while True:
         ended = process.poll() is not None
         if os.fstat(output.fileno()).st_size > limits.output_bytes:
-            return f"it printed more than {limits.output_bytes:,} bytes"
+            return f"it printed more than {limits.output_bytes:,} bytes: is there a print left from debugging?"
         if ended:
             return ""
         if time.monotonic() > deadline:
