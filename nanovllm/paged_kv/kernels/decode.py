@@ -14,7 +14,7 @@ from nanovllm.paged_kv.kernels.launch import dot_precision, early, multiprocesso
 MAX_SPLITS = 32
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits"])  # one compilation for all numbers of splits
 def _decode_kernel(
     q_ptr,
     k_cache_ptr,
@@ -29,10 +29,11 @@ def _decode_kernel(
     q_stride,
     table_stride,
     block_size,
+    num_splits,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    NUM_SPLITS: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
     BLOCK_G: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -50,7 +51,7 @@ def _decode_kernel(
     seq = tl.program_id(2).to(tl.int64)
     wait_for_inputs(EARLY)
     context = tl.load(context_lens_ptr + seq)
-    per_split = tl.cdiv(tl.cdiv(context, NUM_SPLITS), BLOCK_N) * BLOCK_N
+    per_split = tl.cdiv(tl.cdiv(context, num_splits), BLOCK_N) * BLOCK_N
     first = split * per_split
     last = tl.minimum(first + per_split, context)
 
@@ -86,8 +87,8 @@ def _decode_kernel(
         acc = acc * rescale[:, None] + tl.dot(p.to(v.dtype), v, input_precision=PRECISION)
         running_max = new_max
 
-    row = (seq * NUM_KV_HEADS * GROUP + head) * NUM_SPLITS + split
-    if NUM_SPLITS == 1:  # nothing to join; a padded row, without any key, becomes zero
+    row = (seq * NUM_KV_HEADS * GROUP + head) * num_splits + split
+    if not IS_SPLIT:  # nothing to join; a padded row, without any key, becomes zero
         out = acc / tl.where(running_sum > 0, running_sum, 1.0)[:, None]
         tl.store(out_ptr + row[:, None] * HEAD_DIM + d[None, :], out.to(out_ptr.dtype.element_ty), mask=gd_mask)
     else:
@@ -96,14 +97,14 @@ def _decode_kernel(
         tl.store(acc_ptr + row[:, None] * HEAD_DIM + d[None, :], acc, mask=gd_mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits"])
 def _join_kernel(
     acc_ptr,
     max_ptr,
     sum_ptr,
     out_ptr,
+    num_splits,
     HEAD_DIM: tl.constexpr,
-    NUM_SPLITS: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
@@ -112,16 +113,16 @@ def _join_kernel(
     row = tl.program_id(0).to(tl.int64)
     s = tl.arange(0, BLOCK_S)
     d = tl.arange(0, BLOCK_D)
-    inside = s < NUM_SPLITS
+    inside = s < num_splits
     wait_for_inputs(EARLY)
-    split_max = tl.load(max_ptr + row * NUM_SPLITS + s, mask=inside, other=float("-inf"))
-    split_sum = tl.load(sum_ptr + row * NUM_SPLITS + s, mask=inside, other=0.0)
+    split_max = tl.load(max_ptr + row * num_splits + s, mask=inside, other=float("-inf"))
+    split_sum = tl.load(sum_ptr + row * num_splits + s, mask=inside, other=0.0)
     highest = tl.max(split_max, 0)
     # A split beyond the context has sum 0 and maximum -inf; min() keeps -inf minus -inf out of the exponent.
     weight = tl.where(split_sum > 0, tl.exp(tl.minimum(split_max - tl.maximum(highest, -1e30), 0.0)), 0.0)
     total = tl.sum(weight * split_sum, 0)
     mask = inside[:, None] & (d[None, :] < HEAD_DIM)
-    acc = tl.load(acc_ptr + (row * NUM_SPLITS + s)[:, None] * HEAD_DIM + d[None, :], mask=mask, other=0.0)
+    acc = tl.load(acc_ptr + (row * num_splits + s)[:, None] * HEAD_DIM + d[None, :], mask=mask, other=0.0)
     out = tl.sum(acc * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
     tl.store(out_ptr + row * HEAD_DIM + d, out.to(out_ptr.dtype.element_ty), mask=d < HEAD_DIM)
 
@@ -195,10 +196,11 @@ def paged_decode(
         q.stride(0),
         block_tables.stride(0),
         block_size,
+        splits,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
-        NUM_SPLITS=splits,
+        IS_SPLIT=splits > 1,
         BLOCK_G=max(16, triton.next_power_of_2(group)),
         BLOCK_D=block_d,
         BLOCK_N=block_n,
@@ -215,11 +217,11 @@ def paged_decode(
         split_max,
         split_sum,
         out,
+        splits,
         HEAD_DIM=head_dim,
-        NUM_SPLITS=splits,
-        BLOCK_S=splits,
+        BLOCK_S=MAX_SPLITS,
         BLOCK_D=block_d,
-        num_warps=1 if splits <= 4 else 4,
+        num_warps=4,
         **early(q.device),
     )
     return out

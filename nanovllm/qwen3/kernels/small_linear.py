@@ -36,7 +36,7 @@ def _raw_rows(x_ptr, residual_ptr, x_stride, m, k, mask, PROLOGUE: tl.constexpr,
     return x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # one compilation for all numbers of rows
 def _few_rows_kernel(
     x_ptr,
     residual_ptr,
@@ -46,11 +46,11 @@ def _few_rows_kernel(
     out_ptr,
     new_residual_ptr,
     x_stride,
+    rows,
     out_features,
     eps,
     PROLOGUE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    ROWS: tl.constexpr,
     IN_FEATURES: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -70,7 +70,7 @@ def _few_rows_kernel(
     if HAS_BIAS:
         bias = tl.load(bias_ptr + n, mask=n_inside, other=0.0).to(tl.float32)
     wait_for_inputs(EARLY)
-    for row in tl.static_range(ROWS):
+    for row in range(rows):
         m = row + tl.arange(0, 1)
         x = _raw_rows(x_ptr, residual_ptr, x_stride, m, k, k_inside[None, :], PROLOGUE, IN_FEATURES)
         dtype = x.dtype
@@ -84,7 +84,7 @@ def _few_rows_kernel(
         tl.store(out_ptr + row * out_features + n, y.to(out_ptr.dtype.element_ty), mask=n_inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _some_rows_kernel(
     x_ptr,
     weight_ptr,
@@ -225,11 +225,11 @@ def _few_rows(
         out,
         new_residual,
         x.stride(0),
+        rows,
         out_features,
         eps,
         PROLOGUE=prologue,
         HAS_BIAS=bias is not None,
-        ROWS=rows,
         IN_FEATURES=in_features,
         BLOCK_N=block_n,
         BLOCK_K=block_k,
