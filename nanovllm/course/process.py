@@ -26,6 +26,7 @@ ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1", "OMP_NUM_THR
 TOKEN = "NANOVLLM_GRADING"  # in the environment of a nursery and of all that it forks
 IMPORT_SECONDS = 120.0  # for the first exercise that needs torch
 FORKS = sys.platform == "linux"
+_STRAY = "it read or wrote memory that is not its own; does a pointer of a kernel leave its tensor?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,5 +219,7 @@ def _read(result: IO[bytes], output: IO[bytes], code: int) -> dict[str, Any]:
         pass
     output.seek(0)
     said = output.read().decode(errors="replace").strip().splitlines()
-    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    return {"refused": f"its process ended {how} before the checks were through" + (f": {said[-1]}" if said else "")}
+    name = signal.Signals(-code).name if code < 0 else ""
+    how = f"by signal {name}" if name else f"with exit code {code}"
+    why = said[-1] if said else _STRAY if name in ("SIGSEGV", "SIGBUS", "SIGABRT") else ""
+    return {"refused": f"its process ended {how} before the checks were through" + (f": {why}" if why else "")}

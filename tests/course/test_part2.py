@@ -16,7 +16,7 @@ from nanovllm import LLM, SamplingParams
 from nanovllm.course import swap
 from nanovllm.course.checks import no_limit, observe
 from nanovllm.course.exercise import Exercise
-from nanovllm.course.grade import grade_all
+from nanovllm.course.grade import grade_all, grade_exercise
 from nanovllm.course.judge import Grade, judge
 from nanovllm.course.load import load_pieces
 from nanovllm.course.numeric import numbers
@@ -103,6 +103,16 @@ def test_a_stray_write_of_a_kernel_is_seen_and_harms_nothing(graded: Callable[..
     padded = grade.groups[1].failure
     assert padded is not None
     assert "which one? Who owns it?" in padded.think
+
+
+def test_a_pointer_far_outside_ends_only_its_own_exercise(tmp_path: Path) -> None:
+    text = (ROOT / "solutions" / EXERCISES["2.5"].file).read_text(encoding="utf-8")
+    path = tmp_path / "ex05_store_kernel.py"
+    path.write_text(text.replace("slot.to(tl.int64) * row_size", "(slot.to(tl.int64) + 1) * 10**12"), encoding="utf-8")
+    grade = grade_exercise(EXERCISES["2.5"], path)
+    assert grade.status == "void"
+    assert "SIGSEGV" in grade.reason
+    assert "does a pointer of a kernel leave its tensor?" in grade.reason
 
 
 @interpreted
