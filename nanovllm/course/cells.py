@@ -39,14 +39,15 @@ def split_imports(code: str) -> tuple[list[str], str]:
 
 def example_cell(exercise: Exercise, example: Example, impl: str) -> str:
     """The example in the running engine with the functions of `impl` swapped in."""
-    used = [name for name in _IMPORTS if re.search(rf"(?<![.\w]){name}\b", example.code)]
+    imports, code = split_imports(example.code)
+    brought = re.findall(r"\w+", " ".join(imports))
+    used = [name for name in _IMPORTS if name not in brought and re.search(rf"(?<![.\w]){name}\b", code)]
     lines = ["from nanovllm.course import swap"]
     if "SamplingParams" in used:
         lines.append(_IMPORTS["SamplingParams"])
     from_scheduler = [name for name in used if name != "SamplingParams"]
     if from_scheduler:
         lines.append(f"from nanovllm.scheduler import {', '.join(from_scheduler)}")
-    imports, code = split_imports(example.code)
     body = textwrap.indent(code, "    ")
     return "\n".join([*lines, *imports, "", f'with swap("{exercise.number}", {impl!r}):', body, "result"])
 

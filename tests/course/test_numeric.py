@@ -1,7 +1,9 @@
 """The numeric oracle: what becomes of values on their way, what counts as equal, and the smallest case that fails."""
 
+import json
 import math
 import random
+import re
 from collections import namedtuple
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from nanovllm.course.cells import numeric_cell
+from nanovllm.course.cells import example_cell, numeric_cell
 from nanovllm.course.checks import no_limit, observe
 from nanovllm.course.errors import ExerciseNotDone, outcome_of
 from nanovllm.course.exercise import Exercise, Group, Numeric
@@ -243,6 +245,18 @@ def test_the_cell_shows_the_failure_again() -> None:
     namespace: dict[str, Any] = {}
     exec(numeric_cell(SLOTS, numeric, case, "reference").removesuffix("result"), namespace)
     assert plain(namespace["result"]) == observe_case(numeric, 7, {"seqs": 2, "blocks": 3})["value"]
+
+
+def test_the_cell_of_an_example_imports_each_name_once() -> None:
+    for number, part, index in (("4.1", 0, 3), ("2.3", 0, 0), ("1.8", 0, 0)):
+        exercise = EXERCISES[number]
+        cell = example_cell(exercise, exercise.groups[part].examples[index], "reference")
+        names = re.findall(r"^(?:from [\w.]+ )?import (.*)", cell, re.MULTILINE)
+        brought = ", ".join(names).split(", ")
+        assert len(set(brought)) == len(brought)
+        namespace: dict[str, Any] = {}
+        exec(cell.removesuffix("result"), namespace)
+        assert json.dumps(namespace["result"]) == json.dumps(exercise.groups[part].examples[index].expected)
 
 
 def test_an_exception_is_an_answer_too() -> None:
