@@ -54,13 +54,15 @@ import sysconfig
 
 if any(importlib.util.find_spec(name) is None for name in ("nanovllm", "ipywidgets", "graphviz", "matplotlib")):
     root = pathlib.Path("..").resolve()
-    source = f'-e "{root}[notebooks]"' if (root / "pyproject.toml").exists() else os.environ.get("NANOVLLM_SOURCE")
+    checkout = (root / "pyproject.toml").exists()
+    source = f"{root}[notebooks]" if checkout else os.environ.get("NANOVLLM_SOURCE")
     if not source:
         raise RuntimeError(
             "nanovllm is not installed here: open this notebook in its checkout, or set NANOVLLM_SOURCE to what pip "
             'should install, such as "nanovllm[notebooks] @ git+https://..." or the path of a wheel'
         )
-    %pip install --quiet {source}
+    options = "--quiet -e" if checkout else "--quiet"
+    %pip install {options} "{source}"
     site.addsitedir(sysconfig.get_path("purelib"))  # an editable install is found without a restart
 
 from nanovllm.course.notebook import ready
