@@ -164,19 +164,35 @@ def speed_up(slow: Spread, fast: Spread) -> Spread:
 
 
 def prefix(result: PrefixResult) -> list[Picture]:
-    """Prefill time, blocks found and blocks in use, over the share of equal blocks."""
+    """Prefill time, blocks found, blocks in use and the speed-up, over the share of equal blocks."""
     names = [f"{p.shared_blocks} of\n{p.prompt_blocks}" for p in result.points]
-    with figure(10.4, 3.9) as fig:
+    base = result.points[0].prefill_seconds
+    with figure(12.0, 3.9) as fig:
         panels = (
             ("prefill_seconds", "Prefill time", "s", ORANGE),
             ("hit_blocks", "Blocks found in the cache", "blocks, all requests", GREEN),
             ("peak_blocks", "KV blocks in use, peak", "blocks", BLUE),
         )
-        for ax, (name, title, unit, colour) in zip(fig.subplots(1, 3), panels, strict=True):
+        *first, last = fig.subplots(1, 4)
+        for ax, (name, title, unit, colour) in zip(first, panels, strict=True):
             bars(ax, names, [getattr(p, name) for p in result.points], [colour] * len(names))
             ax.set_title(title)
             ax.set_ylabel(unit)
             ax.set_xlabel("shared blocks of each prompt")
+        faster = result.points[1:]
+        if faster and min(p.prefill_seconds.low for p in result.points) > 0:
+            speedups = [speed_up(base, p.prefill_seconds) for p in faster]
+            bars(
+                last,
+                [f"{p.shared_blocks} of\n{p.prompt_blocks}" for p in faster],
+                speedups,
+                [PURPLE] * len(faster),
+                "x",
+            )
+        last.axhline(1, color=VERMILION, linewidth=1, linestyle="--")
+        last.set_title("Speed-up of prefill")
+        last.set_ylabel(f"time with {result.points[0].shared_blocks} shared / time")
+        last.set_xlabel("shared blocks of each prompt")
         return [picture(fig, "prefix", "Prefix cache", SPREAD)]
 
 

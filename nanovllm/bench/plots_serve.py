@@ -47,10 +47,11 @@ def _most_common(names: list[str]) -> str:
 
 
 def _same_rate(points: list[ServePoint]) -> list[ServePoint]:
-    """The points at the rate that most arrival processes have."""
+    """The points at the rate that most arrival processes have, the most regular one first."""
     rates = [p.rate for p in points]
     best = max(dict.fromkeys(rates), key=rates.count, default=None)
-    return [p for p in points if p.rate == best]
+    order = {"fixed": 0, "poisson": 1, "gamma": 2}
+    return sorted((p for p in points if p.rate == best), key=lambda p: order.get(p.arrivals, 3))
 
 
 def _over_load(result: ServeResult, points: list[ServePoint], name: str, label: str) -> Picture:
@@ -128,7 +129,7 @@ def _requests(result: ServeResult, point: ServePoint) -> Picture:
         ax.set_ylim(bottom=0)
         ax.set_xlabel("s after the start at which the request was due")
         ax.set_ylabel("s since then")
-        ax.set_title(f"{point.name}: every request of the last repeat")
-        ax.legend(fontsize=8.5, ncols=3)
+        ax.set_title(f"{point.name}: every request of the last repeat", pad=24)
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=8.5, borderpad=0)
         caption = "A queue that grows shows as latencies that rise from left to right."
         return picture(fig, "serve_requests", "Requests of the hardest load", caption)

@@ -35,6 +35,7 @@ DEFAULTS: dict[tuple[str, str], tuple[str, int, float, tuple[float, ...]]] = {
 BURST_SHARE = 0.8  # of the capacity, where the arrival processes are compared
 LIMITS = {"cpu": Limits(ttft=0.5, tpot=0.05), "cuda": Limits(ttft=0.2, tpot=0.02)}
 FEWEST, MOST = 16, 4000  # requests of one run
+FEW = 100  # below it a p99 is one request
 CAPACITY_ROUNDS = 3  # requests for each place in the batch, in the closed loop that finds the capacity
 FIGURES = ("serve_ttft", "serve_tpot", "itl", "serve_e2e", "percentile", "requests_s", "goodput", "in_time", "lateness")
 ENGINE_NOTE = (
@@ -88,6 +89,9 @@ def run(options: Options) -> ServeResult:
             open_session(llm, transport) as session,
         ):
             bench.measure(session, result, shares, max_num_seqs)
+        fewest = min(point.num_requests for point in result.points)
+        if fewest < FEW:
+            result.notes.append(f"With {fewest} requests a run, p99 is hardly more than the slowest of them.")
     return result
 
 
