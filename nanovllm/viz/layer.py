@@ -72,11 +72,12 @@ class LayerFlow(View):
             else:
                 body += box(x, top, width, 48, "soft", "ink" if call.weight else "line", rx=5, words=words)
                 name = call.module.split(".")[-1].replace("layernorm", "norm")
-                body += label(x + width / 2, top + 20, clip(name, width, 10.5), "ink", 10.5, "middle", bold=True)
+                size = 10.5 if len(name) < 17 else 9.5
+                body += label(x + width / 2, top + 20, clip(name, width, size), "ink", size, "middle", bold=True)
                 body += label(x + width / 2, top + 37, call.op, "muted", 10.5, "middle")
             if call.weight:
-                size = "×".join(map(str, call.weight))
-                body += label(x + width / 2, top + 64, f"weight {size}", "muted", 10, "middle")
+                shape = "×".join(map(str, call.weight))
+                body += label(x + width / 2, top + 64, f"weight {shape}", "muted", 10, "middle")
             body += label(x + width + 15, top - 6, "×".join(map(str, call.shape_out[1:])), "ink", 10.5, "middle")
             body += _arrow(x + width + 2, top + 24, x + step - 3, top + 24)
             if call.residual:

@@ -61,7 +61,7 @@ class MemoryMap(View):
             places.append((index, name, size))
             x += width
         edge = 16 + room * self.budget.utilization
-        body += box(edge - 1, _BAR_Y - 6, 2, _BAR_H + 12, "mark", rx=0, words="gpu_memory_utilization")
+        body += box(edge - 1, _BAR_Y - 6, 2, _BAR_H + 12, "ink", rx=0, words="gpu_memory_utilization")
         body += label(edge - 6, _BAR_Y - 8, f"{self.budget.utilization:.0%}", "muted", 11, "end")
         step = room / len(places)
         for place, (index, name, size) in enumerate(places):

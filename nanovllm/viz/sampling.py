@@ -70,7 +70,7 @@ class Odds(View):
             words = f"{p:.1%}" if p > 0 else "cut"
             if total is not None and self.counts is not None:
                 share = int(self.counts[token]) / total
-                body += box(left + room * share / highest - 1, y - 2, 2.5, 20, "mark", rx=0)
+                body += box(left + room * share / highest - 1, y - 2, 2.5, 20, "ink", rx=0)
                 words += f" · drawn {share:.1%}"
             body += label(HALF - 16, y + 13, words, "muted", 11.5, "end")
         return HALF, 56 + len(self.shown) * _ROW, body

@@ -44,7 +44,10 @@ class ShardMap(View):
     @property
     def heading(self) -> str:
         """The title, with the bytes of each rank."""
-        sizes = ", ".join(f"rank {rank}: {self.bytes_of(rank):,} B" for rank in self.ranks)
+        each = [self.bytes_of(rank) for rank in self.ranks]
+        sizes = ", ".join(f"rank {rank}: {size:,} B" for rank, size in zip(self.ranks, each, strict=True))
+        if len(set(each)) == 1:
+            sizes = f"each of {len(each)} ranks: {each[0]:,} bytes"
         return f"{self._heading} ({sizes})"
 
     def bytes_of(self, rank: int) -> int:
@@ -93,11 +96,12 @@ class ShardMap(View):
         body = box(x - 1, y - 1, wide + 2, tall + 2, "soft", "line", rx=2)
         for read in reads:
             words = f"rank {read.rank}: {read.part()}, {read.num_bytes:,} bytes"
-            if read.dim is None:  # every rank holds all of it: side by side
-                part = wide / len(reads)
-                at = (x + reads.index(read) * part, y, part, tall)
-            elif read.dim == 0:
-                at = (x, y + tall * read.first / shape[0], wide, tall * read.length / shape[0])
+            # Ranks that read the same part (a shared KV head, a whole vector) stand side by side in it.
+            sharing = [other for other in reads if (other.dim, other.first) == (read.dim, read.first)]
+            part = wide / len(sharing)
+            if read.dim != 1:
+                top = y + tall * read.first / shape[0]
+                at = (x + sharing.index(read) * part, top, part, tall * read.length / shape[0])
             else:
                 at = (x + wide * read.first / shape[1], y, wide * read.length / shape[1], tall)
             left, up, w, h = at
