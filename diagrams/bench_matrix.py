@@ -12,8 +12,8 @@ def bench_matrix() -> Diagram:
     d = Diagram(
         "bench_matrix",
         "Benchmark matrix: six questions, six experiments",
-        "Each experiment changes one thing and measures what that thing should move. Five are offline and "
-        "run by `nanovllm bench`; serving needs arrivals over time, so it has a load generator of its own.",
+        "Each experiment changes one thing and measures what that thing should move. `nanovllm bench` "
+        "runs them all. Five are offline; for serving, requests arrive over time.",
         {"rankdir": "LR", "ranksep": "0.55", "nodesep": "0.22"},
         legend=False,
     )
@@ -61,7 +61,7 @@ def bench_matrix() -> Diagram:
         (
             "serving",
             "Online serving",
-            "",
+            "serve.run",
             "arrival rate, concurrency, policy",
             "TTFT, TPOT, ITL, p50/p95/p99, goodput",
             "what a user feels",
@@ -69,8 +69,7 @@ def bench_matrix() -> Diagram:
     )
     with d.row():
         for key, title, code, *_ in rows:
-            name = BENCH + code if code else "nanovllm.serve.load.LoadPlan"
-            d.node(key, title, code=name, role="request" if code else "outside", width="2.2")
+            d.node(key, title, code=BENCH + code, role="outside" if key == "serving" else "request", width="2.2")
     for above, below in pairwise(rows):
         d.edge(above[0], below[0], kind="link", style="invis")
     for key, _, _, vary, measure, isolates in rows:
