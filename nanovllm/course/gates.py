@@ -4,6 +4,7 @@ Each gate returns one sentence a breach, [] when all is well. Whoever writes an 
 with a planted failure too.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,13 @@ def solution_breaches(exercise: Exercise, impl: str | Path) -> list[str]:
 
 
 def bug_breaches(exercise: Exercise, bug: Variant) -> list[str]:
-    """The planted bug loses points, by a check that failed."""
+    """The planted bug loses points, by a check that failed; the groups after that one are not run."""
     pieces = build(exercise, bug)
-    grade = judge(exercise, _observe(exercise, pieces), "exercises", diagnosing=False)
-    if grade.earned < grade.points and any(group.failure for group in grade.groups):
-        return []
+    for group in exercise.groups:
+        alone = replace(exercise, groups=(group,))
+        grade = judge(alone, _observe(alone, pieces), "exercises", diagnosing=False)
+        if any(graded.failure for graded in grade.groups):
+            return []
     return [f"{exercise.name}: no check notices code that {bug.about}"]
 
 
