@@ -1,4 +1,4 @@
-"""A linear layer for a few rows: at decode batch 1 .. 16 the time is that of reading the weights once.
+"""A linear layer for a few rows: at decode batch 1 .. 4 the time is that of reading the weights once.
 
 A matrix product built for many rows keeps few loads in flight there. Here each program reads long pieces of a few rows
 of the weight and multiplies them with every input row, so the weight is read once; and it asks for them before the
@@ -12,12 +12,12 @@ import torch
 import triton
 import triton.language as tl
 
-from nanovllm.paged_kv.kernels.launch import dot_precision, early, wait_for_inputs
+from nanovllm.paged_kv.kernels.launch import early, wait_for_inputs
 
-MAX_ROWS = 16
-MAX_FEATURES = 8192  # of the input of one or two rows; a program holds whole weight rows in registers then
-FEW = 2  # rows up to which sums are done without tensor cores
-_TILE = 8192  # weight elements of a program there
+MAX_FEATURES = 8192  # of the input; a program holds whole weight rows in registers
+MAX_ROWS = 4  # beyond, the library is faster
+FEW = 2  # rows up to which a norm or SiLU is worth repeating in every program
+_TILE = 8192  # weight elements of a program
 PLAIN, NORM, ADD_NORM, SILU = 0, 1, 2, 3  # what happens to the input before the product
 
 
@@ -84,99 +84,26 @@ def _few_rows_kernel(
         tl.store(out_ptr + row * out_features + n, y.to(out_ptr.dtype.element_ty), mask=n_inside)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _some_rows_kernel(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    out_ptr,
-    x_stride,
-    rows,
-    out_features,
-    HAS_BIAS: tl.constexpr,
-    IN_FEATURES: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """Program (block of output features): all rows at once on tensor cores, BLOCK_K columns at a time.
-
-    The next columns of the weight are on their way while the last ones are multiplied.
-    """
-    m = tl.arange(0, BLOCK_M)
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, BLOCK_K)
-    m_inside = m < rows
-    n_inside = n < out_features
-    row_ptr = weight_ptr + n[:, None].to(tl.int64) * IN_FEATURES
-    weight = tl.load(row_ptr + k[None, :], mask=n_inside[:, None] & (k[None, :] < IN_FEATURES), other=0.0)
-    wait_for_inputs(EARLY)
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for first in range(0, IN_FEATURES, BLOCK_K):
-        column = first + k
-        mask = m_inside[:, None] & (column[None, :] < IN_FEATURES)
-        x = tl.load(x_ptr + m[:, None] * x_stride + column[None, :], mask=mask, other=0.0)
-        following = column + BLOCK_K
-        inside = n_inside[:, None] & (following[None, :] < IN_FEATURES)
-        next_weight = tl.load(row_ptr + following[None, :], mask=inside, other=0.0)
-        acc = tl.dot(x, tl.trans(weight), acc, input_precision=PRECISION)
-        weight = next_weight
-    if HAS_BIAS:
-        acc += tl.load(bias_ptr + n, mask=n_inside, other=0.0).to(tl.float32)[None, :]
-    out_mask = m_inside[:, None] & n_inside[None, :]
-    tl.store(out_ptr + m[:, None] * out_features + n[None, :], acc.to(out_ptr.dtype.element_ty), mask=out_mask)
-
-
 def fits(weight: torch.Tensor) -> bool:
-    """True if one or two rows of this weight's input can be multiplied here, with or without a norm or SiLU before."""
+    """True if a program can hold whole rows of this weight."""
     return weight.shape[1] <= MAX_FEATURES
 
 
 def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """True for inputs [rows, in_features] that `small_linear` serves faster than a general matrix product.
 
-    Measured on an H200 with scripts/kernel_times.py: one or two rows always; up to sixteen where the output is narrow,
-    so that the library has too few tiles to fill the GPU.
+    Measured on an H200 with scripts/kernel_times.py: one or two rows always; up to four where the output is narrow, so
+    that the library has too few tiles to fill the GPU. From eight rows on the library is faster, also than a kernel
+    that used tensor cores here.
     """
     rows, in_features = x.shape
-    if x.stride(1) != 1:
-        return False
-    return fits(weight) if rows <= FEW else rows <= MAX_ROWS and weight.shape[0] <= in_features
+    fast = rows <= FEW or (rows <= MAX_ROWS and weight.shape[0] <= in_features)
+    return fast and fits(weight) and x.stride(1) == 1
 
 
 def small_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x [rows, in_features] times weight [out_features, in_features] transposed, plus bias; [rows, out_features].
-
-    rows: at most MAX_ROWS.
-    """
-    rows = x.shape[0]
-    if rows <= FEW:
-        return _few_rows(PLAIN, x, weight, bias)[0]
-    out_features, in_features = weight.shape
-    out = torch.empty(rows, out_features, dtype=x.dtype, device=x.device)
-    block_n = 16 if out_features >= 2048 else 8  # narrow outputs need more programs to fill the GPU
-    block_k = 1024 if x.element_size() <= 2 else 256
-    _some_rows_kernel[(triton.cdiv(out_features, block_n),)](
-        x,
-        weight,
-        weight if bias is None else bias,
-        out,
-        x.stride(0),
-        rows,
-        out_features,
-        HAS_BIAS=bias is not None,
-        IN_FEATURES=in_features,
-        BLOCK_M=MAX_ROWS,
-        BLOCK_N=block_n,
-        BLOCK_K=max(16, min(block_k, triton.next_power_of_2(in_features))),
-        PRECISION=dot_precision(x.dtype),
-        num_warps=4,
-        num_stages=1,  # the weight is fetched ahead by hand
-        **early(x.device),
-    )
-    return out
+    """x [rows, in_features] times weight [out_features, in_features] transposed, plus bias; [rows, out_features]."""
+    return _few_rows(PLAIN, x, weight, bias)[0]
 
 
 def norm_linear(
