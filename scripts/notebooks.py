@@ -246,7 +246,7 @@ def main() -> int:
     parser.add_argument("command", choices=("new", "run", "check", "lint", "scrub", "html", "lab"))
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--to", type=Path, default=Path("html"), metavar="DIR", help="of html (default: %(default)s)")
-    args, options = parser.parse_known_args()
+    args, options = parser.parse_known_intermixed_args()
     if args.command == "lab":
         return lab(args.names + options)
     if options:
