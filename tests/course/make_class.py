@@ -56,15 +56,15 @@ def _solution(exercise: Exercise) -> str:
 
 def _hostile(exercise: Exercise, rng: random.Random) -> tuple[str, str]:
     table = SLOW if rng.random() < SLOW_SHARE else FAST
-    whole = {name: text for name, (text, _) in table.items() if RIGHT in text or not _needs_1_1(name, text)}
-    if exercise.number == "1.1":
-        whole = {name: text for name, (text, _) in table.items()}
+    whole = {name: text for name, (text, _) in table.items()}
+    if exercise.number != "1.1":
+        whole = {name: text for name, text in whole.items() if not _needs_1_1(text.replace(RIGHT, ""))}
     name = rng.choice(sorted(whole))
     return whole[name].replace(RIGHT, f"\n{_solution(exercise)}\n"), name
 
 
-def _needs_1_1(name: str, text: str) -> bool:
-    return "def num_blocks" in text
+def _needs_1_1(text: str) -> bool:
+    return "def num_blocks" in text or "\nblock = " in text
 
 
 def file_of(exercise: Exercise, kind: str, rng: random.Random) -> tuple[str | None, str, str]:
