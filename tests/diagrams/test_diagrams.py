@@ -126,3 +126,17 @@ def test_one_command_rebuilds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "diagrams").mkdir()
     assert main(["slot_mapping"]) == 0
     assert drift(ALL["slot_mapping"], (tmp_path / "diagrams" / "svg" / "slot_mapping.svg").read_text()) is None
+
+
+def test_the_page_lists_every_diagram_and_the_notebooks_that_show_it() -> None:
+    root = FOLDER.parents[1]
+    rows = re.findall(r"^\| \[(\w+)\]\(\.\./diagrams/svg/(\w+)\.svg\) \|.*\| ([^|]+) \|$", _page(root), re.M)
+    assert {name for name, _, _ in rows} == {file for _, file, _ in rows} == WANTED
+    for name, _, notebooks in rows:
+        for number in re.findall(r"\d\d", notebooks):
+            (book,) = (root / "notebooks").glob(f"{number}_*.ipynb")
+            assert f"diagrams/svg/{name}.svg" in book.read_text(encoding="utf-8"), f"{number} does not show {name}"
+
+
+def _page(root: Path) -> str:
+    return (root / "docs" / "diagrams.md").read_text(encoding="utf-8")
