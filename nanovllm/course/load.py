@@ -26,7 +26,7 @@ def find_file(exercise: Exercise, impl: str | Path) -> Path:
     for root in roots:
         if root.is_file():
             return root
-        for candidate in (root / exercise.file, root / Path(exercise.file).name):
+        for candidate in (root / exercise.file, root / FOLDERS[0] / exercise.file, root / Path(exercise.file).name):
             if candidate.is_file():
                 return candidate
     raise CourseError(f"exercise {exercise.name} has no file {exercise.file} in {place}: is that the right folder?")

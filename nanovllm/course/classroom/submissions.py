@@ -22,9 +22,8 @@ class Submission:
 
     def text_of(self, exercise: Exercise) -> str:
         """The file of `exercise`. Raises CourseError with the reason when there is none that can be graded."""
-        nested = self.folder / "exercises"
         try:
-            path = find_file(exercise, nested if nested.is_dir() else self.folder)
+            path = find_file(exercise, self.folder)
         except CourseError:
             raise CourseError(f"{NO_FILE} {exercise.file}") from None
         if not path.resolve().is_relative_to(self.folder.resolve()):
