@@ -17,12 +17,13 @@ REFERENCE = "reference"
 def find_file(exercise: Exercise, impl: str | Path) -> Path:
     """The file of `exercise` under `impl`: "exercises", "solutions", a folder, or the file itself.
 
-    The first two are looked for in the working folder, then in the checkout that this package runs from.
+    The first two are looked for in the working folder, in the one above (a notebook runs in notebooks/), then in the
+    checkout that this package runs from.
     """
     place = Path(impl)
     roots = [place]
     if str(impl) in FOLDERS:
-        roots.append(Path(__file__).resolve().parents[2] / place)
+        roots += [Path("..") / place, Path(__file__).resolve().parents[2] / place]
     for root in roots:
         if root.is_file():
             return root

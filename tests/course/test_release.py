@@ -16,6 +16,7 @@ from nanovllm.cli.main import main
 from nanovllm.course.classroom.closed_book import YOURS, close_book
 from nanovllm.course.errors import CourseError, ExerciseNotDone
 from nanovllm.course.exercise import Seam
+from nanovllm.course.load import find_file
 from nanovllm.course.numeric.checkpoint import ANSWERS, PROMPTS
 from nanovllm.course.originals import original
 from nanovllm.course.registry import EXERCISES, select
@@ -101,6 +102,16 @@ def test_a_seam_that_is_no_function_is_refused_and_nothing_is_left(tmp_path: Pat
     with pytest.raises(CourseError, match="is no function: it cannot be taken out"):
         release(tmp_path / "out", [exercise], closed_book=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_notebook_of_a_hand_out_finds_the_exercises_beside_it(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "out"
+    assert main(["class", "release", str(folder), "1.2"]) == 0
+    (folder / "notebooks").mkdir(exist_ok=True)
+    monkeypatch.chdir(folder / "notebooks")
+    found = find_file(EXERCISES["1.2"], "exercises").resolve()
+    assert found == (folder / "exercises" / EXERCISES["1.2"].file).resolve()
+    assert find_file(EXERCISES["1.3"], "exercises").resolve() == ROOT / "exercises" / EXERCISES["1.3"].file
 
 
 # --- closed book -------------------------------------------------------------------------------------------------
