@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from nbformat.sign import NotebookNotary
 
+from scripts import notebooks
 from scripts.notebooks import ROOT
 
 ASK = """
@@ -34,3 +36,22 @@ def test_another_kernel_of_that_name_does_not_win(variable: str, tmp_path: Path)
         [sys.executable, "-c", without], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
     assert lost.stdout.strip() == str(other), "the other kernel was no danger: this test proves nothing"
+
+
+def test_make_lab_opens_the_first_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))  # where signatures of trusted notebooks are kept
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, cwd: started.append(command) or subprocess.CompletedProcess(command, 0)
+    )
+    assert notebooks.lab(["--no-browser"]) == 0
+    [command] = started
+    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in command
+    assert f"--ServerApp.root_dir={ROOT}" in command
+    assert command[-1] == "--no-browser"
+    assert os.environ["JUPYTER_PATH"].split(os.pathsep)[0] == str(Path(sys.prefix) / "share" / "jupyter")
+    notary = NotebookNotary(data_dir=str(tmp_path))
+    assert notary.check_signature(notebooks.read(notebooks.FOLDER / "00_start_here.ipynb"))
+    assert any(line.startswith("lab:") for line in (ROOT / "Makefile").read_text().splitlines())
