@@ -25,9 +25,10 @@ nanovllm grade {first}          # one of them
 nanovllm hint {first}           # the first of three hints
 ```
 
-Each file in `exercises/` says what its functions take and return, with an example worked out by hand. Fill them in and
+{notebooks}Each file in `exercises/` says what its functions take and return, with an example worked out by hand. Fill them in and
 hand in the whole `exercises/` folder.
 {closed}"""
+_NOTEBOOKS = "The notebooks explain them: `jupyter lab notebooks/00_start_here.ipynb`.\n\n"
 _CLOSED = """
 This is a closed-book hand-out: `nanovllm/` is the engine without the pieces above. It runs on yours: until a piece is
 written, whatever needs it stops with the exercise's name. The checks need the pieces of other exercises too, so go in
@@ -68,10 +69,11 @@ def _write(target: Path, exercises: list[Exercise], closed_book: bool, root: Pat
         close_book(target / "nanovllm", exercises, root / "nanovllm")
         for name in _KEPT:
             shutil.copy(root / name, target / name)
-    (target / "README.md").write_text(_readme(exercises, closed_book), encoding="utf-8")
+    text = _readme(exercises, closed_book, (target / "notebooks").is_dir())
+    (target / "README.md").write_text(text, encoding="utf-8")
 
 
-def _readme(exercises: list[Exercise], closed_book: bool) -> str:
+def _readme(exercises: list[Exercise], closed_book: bool, has_notebooks: bool) -> str:
     rows = [f"| {e.number} | {e.title} | {e.points} | `exercises/{e.file}` |" for e in exercises]
     points = sum(e.points for e in exercises)
     return _README.format(
@@ -81,4 +83,5 @@ def _readme(exercises: list[Exercise], closed_book: bool) -> str:
         install="pip install -e '.[notebooks]'" if closed_book else "pip install 'nanovllm[notebooks]'",
         first=exercises[0].number,
         closed=_CLOSED if closed_book else "",
+        notebooks=_NOTEBOOKS if has_notebooks else "",
     )
