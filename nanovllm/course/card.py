@@ -12,8 +12,15 @@ from nanovllm.course.judge import Failure, Grade
 if TYPE_CHECKING:
     from nanovllm.course.card_widget import NotebookCard
 
-SAID = {"done": "done", "partial": "in part", "failed": "not yet", "todo": "not begun", "void": "no points"}
-_STYLE = {"done": GOOD, "partial": HEAD, "failed": BAD, "todo": DIM, "void": BAD}
+SAID = {
+    "done": "done",
+    "partial": "in part",
+    "failed": "not yet",
+    "todo": "not begun",
+    "missing": "no file",
+    "void": "no points",
+}
+_STYLE = {"done": GOOD, "partial": HEAD, "failed": BAD, "todo": DIM, "missing": DIM, "void": BAD}
 BAR_WIDTH = 40
 MOST_CHARACTERS = 300
 
@@ -28,7 +35,7 @@ def show_card(console: Console, grades: list[Grade]) -> None:
         table.add_row(grade.number, grade.title, f"{grade.earned}/{grade.points}", said, f"{grade.seconds:.1f}")
     console.print(table)
     for grade in grades:
-        if grade.status not in ("done", "todo"):
+        if grade.status not in ("done", "todo", "missing"):
             _show_details(console, grade)
     todo = [grade.number for grade in grades if grade.status == "todo"]
     if todo:

@@ -7,7 +7,7 @@ from nanovllm.course.judge import Failure, Grade, GroupGrade
 from nanovllm.viz.theme import HUES, MONO, stylesheet
 
 _GOOD, _BAD, _PART = HUES[2], HUES[5], HUES[1]
-_HUE = {"done": _GOOD, "partial": _PART, "failed": _BAD, "void": _BAD, "todo": None}
+_HUE = {"done": _GOOD, "partial": _PART, "failed": _BAD, "void": _BAD, "missing": None, "todo": None}
 
 CSS = f"""
 .nv-grade{{color:var(--nv-ink);background:var(--nv-card);border:1px solid var(--nv-line);border-radius:10px;

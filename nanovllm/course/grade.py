@@ -84,6 +84,7 @@ def grade_all(
             except CourseError as error:
                 missing.append(error)
                 grade = void(exercise, str(error))
+                grade.status = "missing"
             grades.append(grade)
             on_grade(grade)
     if missing and len(missing) == len(grades):

@@ -42,7 +42,9 @@ class GroupGrade:
 
 @dataclass(slots=True)
 class Grade:
-    """What an exercise came to. status: "done", "partial", "failed", "todo" (not begun) or "void" (see reason)."""
+    """What an exercise came to. status: "done", "partial", "failed", "todo" (not begun),
+    "missing" (no file) or "void" (see reason).
+    """
 
     number: str
     name: str

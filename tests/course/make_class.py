@@ -116,7 +116,7 @@ def check(document: dict[str, Any], expected: Expected) -> list[str]:
                 "harmless": earned == points,
                 "bug": earned < points and grade["status"] in ("partial", "failed", "void"),
                 "stub": grade["status"] == "todo" and earned == 0,
-                "missing": earned == 0 and grade["reason"].startswith("there is no file"),
+                "missing": earned == 0 and grade["status"] == "missing",
                 "hostile": earned == 0 and grade["status"] in ("void", "failed"),
             }[kind]
             if not fits:

@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from nanovllm.course.classroom.journal import Journal
-from nanovllm.course.classroom.submissions import Submission
+from nanovllm.course.classroom.submissions import NO_FILE, Submission
 from nanovllm.course.classroom.task import Row, Task, grade_task
 from nanovllm.course.errors import CourseError
 from nanovllm.course.exercise import Exercise
@@ -73,6 +73,7 @@ def grade_class(
 def _no_file(exercise: Exercise, error: CourseError, submission: Submission) -> Row:
     reason = str(error).replace(str(submission.folder), submission.name)
     row = void(exercise, reason).as_dict()
+    row["status"] = "missing" if reason.startswith(NO_FILE) else "void"
     del row["seconds"]
     return row
 

@@ -25,8 +25,8 @@ nanovllm grade {first}          # one of them
 nanovllm hint {first}           # the first of three hints
 ```
 
-{notebooks}Each file in `exercises/` says what its functions take and return, with an example worked out by hand. Fill them in and
-hand in the whole `exercises/` folder.
+{notebooks}Each file in `exercises/` says what its functions take and return, with an example worked out by
+hand. Fill them in and hand in the whole `exercises/` folder.
 {closed}"""
 _NOTEBOOKS = "The notebooks explain them: `jupyter lab notebooks/00_start_here.ipynb`.\n\n"
 _CLOSED = """

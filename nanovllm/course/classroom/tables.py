@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from nanovllm.course.classroom.bulk import Rows
-from nanovllm.course.classroom.submissions import NO_FILE
 from nanovllm.course.classroom.task import Row
 from nanovllm.course.exercise import Exercise
 
@@ -30,7 +29,7 @@ def as_csv(rows: Rows, exercises: list[Exercise]) -> str:
 def _remarks(grades: dict[str, Row]) -> list[str]:
     """Why there are no points, where there is more to say than that the answers are wrong."""
     reasons = {number: grade["reason"] for number, grade in grades.items() if grade["reason"]}
-    missing = [number for number, reason in reasons.items() if reason.startswith(NO_FILE)]
+    missing = [number for number in reasons if grades[number]["status"] == "missing"]
     said = [f"{number}: {reason}" for number, reason in reasons.items() if number not in missing]
     return said + ([f"no file: {', '.join(missing)}"] if missing else [])
 
