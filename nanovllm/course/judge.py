@@ -42,8 +42,9 @@ class GroupGrade:
 
 @dataclass(slots=True)
 class Grade:
-    """What an exercise came to. status: "done", "partial", "failed", "todo" (not begun),
-    "missing" (no file) or "void" (see reason).
+    """What an exercise came to.
+
+    status: "done", "partial", "failed", "todo" (not begun), "missing" (no file) or "void" (see reason).
     """
 
     number: str
