@@ -9,7 +9,7 @@ import pytest
 from nanovllm import LLM, SamplingParams
 from nanovllm.course import swap
 from nanovllm.course.numeric.checkpoint import ANSWERS, NUM_TOKENS, PROMPTS
-from nanovllm.course.part4 import ex02
+from nanovllm.course.part4 import ex02, table_traces
 from nanovllm.engine.step_codec import StepEncoder
 from nanovllm.errors import RequestError
 
@@ -78,7 +78,7 @@ def test_the_traces_of_the_codec_have_what_they_should_find() -> None:
 
 def test_a_table_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worked answer of a trace counts what the engine's own encoder sends."""
-    case = ex02._inputs(random.Random(8), 3, 8)
+    case = table_traces.random_steps(random.Random(8), 3, 8)
     namespace: dict[str, Any] = dict(case)
     sent: list[int] = []
     change = StepEncoder._change
@@ -89,5 +89,5 @@ def test_a_table_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(StepEncoder, "_change", counted)
-    exec(ex02._TRACE, namespace)
-    assert sum(sent) == sum(step["block_ids_sent"] for step in ex02._expected(**case)[:-1]) > 0
+    exec(table_traces.TRACE, namespace)
+    assert sum(sent) == sum(step["block_ids_sent"] for step in table_traces.understood(**case)[:-1]) > 0

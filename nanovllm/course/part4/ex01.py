@@ -3,146 +3,7 @@
 from nanovllm.course import seams
 from nanovllm.course.exercise import Example, Exercise, Group, Variant
 from nanovllm.course.numeric.checkpoint import engine_example
-
-# A small engine that can be closed; `tokens` and `params` are for requests.
-_MAKE = """\
-from nanovllm import LLM, SamplingParams
-from nanovllm.errors import NanoVLLMError, RequestError
-def params(n):
-    return SamplingParams(temperature=0, max_tokens=n, ignore_eos=True)
-limits = dict(kvcache_block_size=4, num_kvcache_blocks=16, max_num_batched_tokens=6, max_model_len=32)
-llm = LLM("qwen3-tiny", device="cpu", skip_tokenizer_init=True, **limits)
-"""
-_ORDER = (
-    _MAKE
-    + """\
-events = []
-llm.on_event = events.append
-llm.add_request([462, 28, 223], params(2))
-llm.add_request([899, 28], params(1))
-steps = [llm.step(), llm.step()]
-result = [events, [[s.is_prefill, s.num_seqs, s.num_tokens, len(s.new_tokens)] for s in steps],
-          [[o.request_id for o in s.finished] for s in steps], len(llm.last_schedule.seqs)]
-llm.exit()"""
-)
-_EVENTS = ["begin", "schedule", "run", "postprocess", "end"]
-_POLICY = (
-    _MAKE
-    + """\
-asked = []
-def policy(scheduler):
-    asked.append(len(scheduler.waiting))
-    return scheduler.schedule()
-llm.policy = policy
-llm.add_request([462, 28, 223], params(1))
-output = llm.step()
-result = [asked, len(output.finished)]
-llm.exit()"""
-)
-_CLOSED = (
-    _MAKE
-    + """\
-llm.exit()
-try:
-    llm.step()
-    result = "no error"
-except NanoVLLMError:
-    result = NanoVLLMError.__name__"""
-)
-_CANCELLED = (
-    _MAKE
-    + """\
-first, second = (llm.add_request(prompt, params(1)) for prompt in ([462, 28], [899, 28]))
-llm.on_event = lambda name: llm.abort(first) if name == "run" else None
-output = llm.step()
-result = [output.num_seqs, [request_id for request_id, token in output.new_tokens], len(llm.last_schedule.seqs)]
-llm.exit()"""
-)
-_FAILS = (
-    _MAKE
-    + """\
-llm.add_request([462, 28, 223], params(2))
-def counts():
-    pool = llm.scheduler.block_manager
-    return [len(llm.scheduler.waiting), len(llm.scheduler.running), pool.num_free_blocks]
-result = [counts()]
-run = llm.ranks.run
-for error in (RuntimeError, KeyboardInterrupt):
-    def broken(*args):
-        raise error
-    llm.ranks.run = broken
-    try:
-        llm.step()
-        result.append("no error")
-    except error:
-        result.append(error.__name__)
-    result.append(counts())
-llm.ranks.run = run
-result.append([len(llm.step().new_tokens), len(llm.step().finished)])
-llm.exit()"""
-)
-_SLICES = (
-    _MAKE
-    + """\
-seen = []
-run = llm.ranks.run
-def watched(slices, is_prefill, inputs, live):
-    rows = [[s.seq_id, s.start, len(s.token_ids)] for s in slices]
-    seen.append([is_prefill, rows, inputs.position.tolist(), sorted(live)])
-    return run(slices, is_prefill, inputs, live)
-llm.ranks.run = watched
-llm.add_request([462, 28, 223, 19], params(2))
-llm.add_request([899, 28, 223, 27, 223], params(1))  # 6 tokens a step: two of it fit into the first one
-tokens = []
-for _ in range(3):
-    schedule = llm.scheduler.schedule()
-    token_ids = llm._run(schedule)
-    tokens.append([token is not None for token in token_ids])
-    llm.book(schedule, token_ids)
-empty = llm._run(llm.scheduler.schedule())
-result = [seen, tokens, empty]
-llm.exit()"""
-)
-_ENDS = (
-    _MAKE
-    + """\
-earlier = llm.add_request([462, 28, 223], params(9))
-soon = llm.add_request([462, 28], params(1))
-outputs = llm.generate([[899, 28], [899, 27], [899, 26]], [params(4), params(1), params(2)], use_tqdm=False)
-answered, lengths = [o.prompt_token_ids[1] for o in outputs], [len(o.token_ids) for o in outputs]
-result = [answered, lengths, sorted(llm.uncollected) == [soon], llm.is_finished()]
-llm.exit()"""
-)
-_REFUSED = (
-    _MAKE
-    + """\
-try:
-    llm.generate([[462, 28], [999999]], params(2), use_tqdm=False)
-    said = "no error"
-except RequestError:
-    said = "RequestError"
-result = [said, llm.is_finished(), [o.token_ids for o in llm.generate([], use_tqdm=False)]]
-llm.exit()"""
-)
-_BREAKS = (
-    _MAKE
-    + """\
-earlier = llm.add_request([462, 28, 223], params(9))
-run, calls = llm.ranks.run, []
-def breaks_later(*args):
-    calls.append(1)
-    if len(calls) == 3:
-        raise KeyboardInterrupt
-    return run(*args)
-llm.ranks.run = breaks_later
-try:
-    llm.generate([[899, 28], [899, 27]], params(5), use_tqdm=False)
-    said = "no error"
-except KeyboardInterrupt:
-    said = "KeyboardInterrupt"
-result = [said, sorted(llm.scheduler.sequences) == [earlier], len(calls)]
-llm.exit()"""
-)
+from nanovllm.course.part4 import step_checks
 
 _GENERATE = """
 from nanovllm.engine.requests import check_lists
@@ -192,13 +53,21 @@ EXERCISE = Exercise(
             1,
             "Who is told what, and when? Compare the five events, and what the step's output says.",
             (
-                Example(_ORDER, [_EVENTS * 2, [[True, 2, 5, 2], [False, 1, 1, 1]], [[1], [0]], 1]),
                 Example(
-                    _POLICY, [[1], 1], "A policy, where the engine has one, is asked instead of scheduler.schedule()."
+                    step_checks.ORDER, [step_checks.EVENTS * 2, [[True, 2, 5, 2], [False, 1, 1, 1]], [[1], [0]], 1]
                 ),
-                Example(_CLOSED, "NanoVLLMError", "What is the first thing to ask of an engine that may be closed?"),
                 Example(
-                    _CANCELLED,
+                    step_checks.POLICY,
+                    [[1], 1],
+                    "A policy, where the engine has one, is asked instead of scheduler.schedule().",
+                ),
+                Example(
+                    step_checks.CLOSED,
+                    "NanoVLLMError",
+                    "What is the first thing to ask of an engine that may be closed?",
+                ),
+                Example(
+                    step_checks.CANCELLED,
                     [1, [1], 1],
                     'A watcher cancelled a request at "run". Which schedule is without it, and who must know it?',
                 ),
@@ -211,7 +80,7 @@ EXERCISE = Exercise(
             "happen for every kind of exception?",
             (
                 Example(
-                    _FAILS,
+                    step_checks.FAILS,
                     [[1, 0, 16], "RuntimeError", [1, 0, 16], "KeyboardInterrupt", [1, 0, 16], [1, 1]],
                 ),
             ),
@@ -222,7 +91,7 @@ EXERCISE = Exercise(
             "A chunk that does not reach the end of its prompt is computed, but nothing is sampled for it.",
             (
                 Example(
-                    _SLICES,
+                    step_checks.SLICES,
                     [
                         [
                             [True, [[0, 0, 4], [1, 0, 2]], [4], [0, 1]],
@@ -241,13 +110,13 @@ EXERCISE = Exercise(
             "Requests end in another order than they came. Whose outputs are returned, and when is the loop over?",
             (
                 Example(
-                    _ENDS,
+                    step_checks.ENDS,
                     [[28, 27, 26], [4, 1, 2], True, False],
                     "Two requests were there before: one ends on the way, one goes on. Where does the output of the "
                     "first belong, and who waits for the second?",
                 ),
                 Example(
-                    _REFUSED,
+                    step_checks.REFUSED,
                     ["RequestError", True, []],
                     "The second prompt is refused. What has happened to the first one by then?",
                 ),
@@ -258,7 +127,7 @@ EXERCISE = Exercise(
             "an interrupted loop leaves nothing behind",
             1,
             "Whose requests are in the scheduler after the exception? Those of this call must be gone, all others not.",
-            (Example(_BREAKS, ["KeyboardInterrupt", True, 3]),),
+            (Example(step_checks.BREAKS, ["KeyboardInterrupt", True, 3]),),
         ),
     ),
     bugs=(
