@@ -9,5 +9,7 @@ service.py       the asyncio side of it: admission, deadlines, draining
 protocol.py      OpenAI's request and response bodies
 metrics.py       what Prometheus reads
 app.py           the routes; server.py: sockets and signals; command.py: `nanovllm serve`
-load.py          the load generator; load_report.py: its figures
+openapi.py       the same bodies for OpenAPI
+load_plan.py     a load: what is sent and when; trace_file.py: traces for replay; load_report.py: the figures
+load.py          the load generator over HTTP; load_engine.py: the same without HTTP
 """

@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nanovllm import __version__
+from nanovllm.serve import openapi
 from nanovllm.serve.errors import ApiError
 from nanovllm.serve.protocol import Answer, Ask, parse_body
 from nanovllm.serve.service import CLIENT_LEFT, Piece, Service
@@ -50,13 +51,18 @@ def create_app(service: Service) -> FastAPI:
 def _add_answers(app: FastAPI, service: Service) -> None:
     guarded = [Depends(_key_check(service.settings.api_key))]
 
-    @app.post("/v1/completions", dependencies=guarded, response_model=None)
+    @app.post("/v1/completions", dependencies=guarded, response_model=None, **described("completions"))
     async def completions(request: Request) -> Response:
         return await _answer(request, service, "completions")
 
-    @app.post("/v1/chat/completions", dependencies=guarded, response_model=None)
+    @app.post("/v1/chat/completions", dependencies=guarded, response_model=None, **described("chat"))
     async def chat_completions(request: Request) -> Response:
         return await _answer(request, service, "chat")
+
+
+def described(kind: str) -> dict[str, Any]:
+    """What OpenAPI says of a route that reads its body itself."""
+    return {"responses": openapi.responses(kind), "openapi_extra": openapi.body_of(kind)}
 
 
 async def _answer(request: Request, service: Service, kind: str) -> Response:
@@ -165,12 +171,12 @@ def _key_check(api_key: str | None) -> Any:
 def _add_views(app: FastAPI, service: Service) -> None:
     guarded = [Depends(_key_check(service.settings.api_key))]
 
-    @app.get("/v1/models", dependencies=guarded)
+    @app.get("/v1/models", dependencies=guarded, responses=openapi.refusals(401, 431))
     async def models() -> dict[str, Any]:
         model = {"id": service.model_name, "object": "model", "created": service.created, "owned_by": "nanovllm"}
         return {"object": "list", "data": [model]}
 
-    @app.get("/health", response_model=None)
+    @app.get("/health", response_model=None, responses=openapi.health())
     async def health() -> JSONResponse:
         broken = service.engine.broken
         status = "broken" if broken else "draining" if service.is_draining else "ok"
@@ -178,7 +184,7 @@ def _add_views(app: FastAPI, service: Service) -> None:
         body = {"status": status, "open": len(service.open), "waiting": load.waiting, "running": load.running}
         return JSONResponse(body, 200 if status == "ok" else 503)
 
-    @app.get("/metrics", dependencies=guarded, response_model=None)
+    @app.get("/metrics", dependencies=guarded, response_class=PlainTextResponse, responses=openapi.metrics())
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 

@@ -14,7 +14,9 @@ from nanovllm.serve.app import MAX_HEADER_BYTES, create_app
 from nanovllm.serve.service import Service
 from nanovllm.serve.settings import ServeSettings
 
-KEEP_ALIVE_SECONDS = 5
+# Longer than clients keep an idle connection (httpx and OpenAI's client: 5 s): otherwise a request may be sent into a
+# connection that the server is just closing.
+KEEP_ALIVE_SECONDS = 30
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,36 @@ from nanovllm.errors import ConfigError
 from nanovllm.serve.settings import ServeSettings
 
 
-def test_sigterm_lets_a_running_stream_finish(tiny: Path) -> None:
+def test_sigterm_lets_running_streams_finish_and_refuses_the_rest(tiny: Path) -> None:
+    """One stream runs, two requests wait, one comes late; then the process ends with code 0."""
     command = [sys.executable, "-m", "nanovllm", "serve", "--model", str(tiny), "--port", "0", "--json"]
-    limits = ["--max-model-len", "512", "--num-kvcache-blocks", "8", "--device", "cpu"]
+    limits = ["--max-model-len", "512", "--num-kvcache-blocks", "8", "--device", "cpu", "--max-num-seqs", "1"]
     with subprocess.Popen([*command, *limits], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]
-            body = {"prompt": "hello", "max_tokens": 300, "temperature": 0, "ignore_eos": True, "stream": True}
-            with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30) as response:
+            body = {"prompt": "hello", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
+            with (
+                ThreadPoolExecutor(2) as pool,
+                httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30) as response,
+            ):
                 lines = response.iter_lines()
                 next(lines)
+                short = {"prompt": "short", "max_tokens": 3}
+                waiting = [
+                    pool.submit(httpx.post, f"{url}/v1/completions", json=short | {"stream": s}, timeout=30)
+                    for s in (True, False)
+                ]
+                while httpx.get(f"{url}/health").json()["open"] < 3:
+                    time.sleep(0.002)
                 process.send_signal(signal.SIGTERM)
+                refused = [task.result() for task in waiting]
+                refused.append(httpx.post(f"{url}/v1/completions", json=short, timeout=30))
                 rest = [line for line in lines if line]
+            for answer in refused:
+                assert answer.status_code == 503
+                assert answer.json()["error"]["code"] == "shutting_down"
+                assert answer.headers["retry-after"] == "1"
             assert rest[-1] == "data: [DONE]"
             assert json.loads(rest[-2][6:])["choices"][0]["finish_reason"] == "length"
             _, complaint = process.communicate(timeout=20)
