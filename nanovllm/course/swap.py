@@ -122,7 +122,7 @@ class Swapped:
         for name, _ in seam.methods:
             self.calls[f"{key}.{name}"] = 0
             members[name] = self._counted_function(getattr(cls, name), f"{key}.{name}", seam)
-        return type(cls.__name__, (cls,), members)
+        return type(cls)(cls.__name__, (cls,), members)
 
 
 def _put(stack: ExitStack, seam: Seam, piece: Any) -> None:
