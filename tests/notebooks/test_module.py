@@ -80,9 +80,7 @@ def test_ready_says_the_same_everywhere(capsys: pytest.CaptureFixture[str], monk
     ready()
     assert capsys.readouterr().out == "nanovllm is ready.\n"
     monkeypatch.setattr(notebook, "NEEDED", ("torch", "no_such_module"))
-    with pytest.raises(
-        RuntimeError, match=r"no_such_module is not installed here: pip install"
-    ):
+    with pytest.raises(RuntimeError, match=r"no_such_module is not installed here: pip install"):
         ready()
 
 
