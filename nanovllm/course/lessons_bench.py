@@ -1,16 +1,18 @@
-"""What notebook 42 uses: the article's workload, and a result's counts apart from its times."""
+"""What notebooks 41 and 42 use: the article's workload, and a result's counts apart from its times."""
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
 from nanovllm.bench.experiments.registry import run_experiment
 from nanovllm.bench.options import Options
-from nanovllm.bench.record import AnyResult
+from nanovllm.bench.record import AnyResult, load
 from nanovllm.bench.stats import Spread
 from nanovllm.bench.tables import HEADINGS, figures
 from nanovllm.bench.workload import Shape
+from nanovllm.course.recorded import FOLDER
 
 COUNTED = ("hit_blocks", "computed_tokens", "peak_blocks", "preemptions", "recomputed")
 
@@ -85,3 +87,23 @@ class Figures:
 
 def _shown(spread: Spread | None) -> str:
     return "-" if spread is None else spread.text()
+
+
+def recorded_run(name: str, folder: Path = FOLDER) -> str:
+    """What a run of experiment `name` on another machine found, with its environment, or how to record one.
+
+    The file is `NAME.json` in `folder`, as `nanovllm bench NAME --json` writes it.
+    """
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return f"no run is recorded yet: on a GPU, `nanovllm bench {name} --quick --json {path.name}` makes one"
+    parts = []
+    for result in load(path):
+        e, engine = result.environment, result.engines[0]
+        gpus = ", ".join(str(gpu.get("name", "GPU")) for gpu in e.gpus) or e.cpu
+        versions = ", ".join(f"{package} {version}" for package, version in e.versions.items() if version)
+        parts += [
+            str(Figures(result, counted=False)),
+            f"recorded on: {gpus}; {versions}; {e.model.name}, {engine.dtype}",
+        ]
+    return "\n".join(parts)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from nanovllm.bench.record import save
 from nanovllm.course.errors import CourseError
-from nanovllm.course.lessons_bench import Figures, published_lengths, small
+from nanovllm.course.lessons_bench import Figures, published_lengths, recorded_run, small
 from nanovllm.course.recorded import FOLDER, Recorded, recorded
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -32,6 +33,15 @@ def test_counts_are_exact_and_times_are_kept_apart() -> None:
 
 def test_an_experiment_that_cannot_run_says_why() -> None:
     assert "needs an NVIDIA GPU" in Figures(small("graphs"), counted=False).text()
+
+
+def test_a_run_recorded_elsewhere_is_shown_with_its_environment(tmp_path: Path) -> None:
+    assert recorded_run("prefix", tmp_path).startswith("no run is recorded yet")
+    result = small("prefix")
+    save([result], tmp_path / "prefix.json")
+    shown = recorded_run("prefix", tmp_path)
+    assert str(Figures(result, counted=False)) in shown
+    assert f"torch {result.environment.versions['torch']}" in shown
 
 
 @pytest.mark.parametrize("name", TABLES)
