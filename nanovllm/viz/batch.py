@@ -41,8 +41,6 @@ class PackedBatch(View):
         for name in ("cu_seqlens_q", "cu_seqlens_k", "context_lens", "positions", "input_ids", "sampled"):
             values = getattr(t, name)
             lines.append(f"{name}: {'none' if values is None else ids(values)}")
-        if t.graph_bucket is not None:
-            lines.append(f"graph bucket: {t.graph_bucket}")
         for seq_id, start, length, position, keys in self.rows():
             lines.append(
                 f"request {seq_id}: rows {start}..{start + length - 1}, positions {position}..{position + length - 1}, "
@@ -56,6 +54,9 @@ class PackedBatch(View):
         total = max(1, sum(length for _, _, length, _, _ in rows))
         scale = (HALF - 32) / total
         body = label(16, 52, "cu_seqlens_q" if self.record.kind == "prefill" else "one row a sequence", "muted", 11)
+        bucket = self.record.tensors.graph_bucket if self.record.tensors else None
+        if bucket is not None:  # in the picture only: the text is the same with and without graphs
+            body += label(HALF - 16, 52, f"CUDA graph of {bucket} rows", "muted", 11, "end")
         last = -99.0
         for seq_id, start, length, _, _ in rows:
             x, w = 16 + start * scale, length * scale
