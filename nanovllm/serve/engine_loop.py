@@ -7,6 +7,7 @@ two steps; events go back to the asyncio loop, one hand-over a step. While nothi
 import asyncio
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nanovllm.engine.llm import LLM
@@ -33,29 +34,7 @@ class Load:
     blocks_given_up: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Submit:
-    ticket: Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class _Cancel:
-    ticket: Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class _Drain:
-    """Refuse what has not begun to run."""
-
-    error: ApiError
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    pass
-
-
-_Command = _Submit | _Cancel | _Drain | _Stop
+_Command = Callable[[], None]  # done by the engine's thread between two steps
 
 
 class EngineLoop:
@@ -67,7 +46,7 @@ class EngineLoop:
         llm.policy = policy
         self.load = Load(total_blocks=llm.scheduler.block_manager.num_blocks)
         self.broken: str | None = None  # why the engine cannot go on
-        self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()  # None: stop
         self._tickets: dict[int, Ticket] = {}  # by request id
         self._told: list[tuple[Ticket, Event]] = []  # since the last hand-over
         self._prefills = self._decodes = 0
@@ -84,19 +63,19 @@ class EngineLoop:
 
     def submit(self, ticket: Ticket) -> None:
         """Queue a request. Its first event says whether the engine took it."""
-        self._inbox.put(_Submit(ticket))
+        self._inbox.put(lambda: self._admit(ticket))
 
     def cancel(self, ticket: Ticket) -> None:
         """End a request between two steps; harmless if it has ended."""
-        self._inbox.put(_Cancel(ticket))
+        self._inbox.put(lambda: self._abort(ticket, Finished("abort")))
 
     def refuse_waiting(self, error: ApiError) -> None:
         """Fail every request that has not begun to run."""
-        self._inbox.put(_Drain(error))
+        self._inbox.put(lambda: self._refuse_waiting(error))
 
     async def stop(self) -> None:
         """Fail what is left and end the thread."""
-        self._inbox.put(_Stop())
+        self._inbox.put(None)
         await asyncio.to_thread(self._thread.join)
 
     # --- the engine's thread ----------------------------------------------------------------------------------------
@@ -127,15 +106,9 @@ class EngineLoop:
             except queue.Empty:
                 return True
             wait = False
-            match command:
-                case _Submit(ticket):
-                    self._admit(ticket)
-                case _Cancel(ticket):
-                    self._abort(ticket, Finished("abort"))
-                case _Drain(error):
-                    self._refuse_waiting(error)
-                case _Stop():
-                    return False
+            if command is None:
+                return False
+            command()
 
     def _admit(self, ticket: Ticket) -> None:
         if self.broken is not None:

@@ -69,17 +69,20 @@ def test_a_client_that_leaves_gives_all_blocks_back(server: BackgroundServer, un
 
 
 def test_a_deadline_ends_a_request_that_runs_and_one_that_waits(slow: LLM, until: Until) -> None:
-    async def play(url: str) -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
-            running = asyncio.create_task(client.post("/v1/completions", json=LONG | {"timeout": 0.1}))
-            await asyncio.sleep(0.03)
-            waiting = await client.post("/v1/completions", json=SHORT | {"timeout": 0.02, "stream": True})
-            for answer in (waiting, await running):
+    async def play(server: BackgroundServer) -> None:
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+            running = asyncio.create_task(client.post("/v1/completions", json=LONG))
+            while not server.service.engine.load.running:
+                await asyncio.sleep(0.002)
+            waited = await client.post("/v1/completions", json=SHORT | {"timeout": 0.02, "stream": True})
+            running.cancel()
+            ran = await client.post("/v1/completions", json=LONG | {"timeout": 0.05})
+            for answer in (waited, ran):
                 assert answer.status_code == 504
                 assert answer.json()["error"]["code"] == "deadline"
 
     with BackgroundServer(slow) as server:
-        asyncio.run(play(server.url))
+        asyncio.run(play(server))
         until(lambda: server.service.engine.load.used_blocks == 0)
 
 
