@@ -21,8 +21,11 @@ from typing import IO, Any
 import nanovllm
 from nanovllm.course.exercise import Exercise
 
-# Grades are the same on every machine: no GPU, Triton's kernels in its interpreter, one thread.
-ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+# Grades are the same on every machine and day: no GPU, Triton's kernels in its interpreter, one thread, one hash seed.
+ENVIRONMENT = {
+    **{"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+    **{"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"},
+}
 TOKEN = "NANOVLLM_GRADING"  # in the environment of a nursery and of all that it forks
 IMPORT_SECONDS = 120.0  # for the first exercise that needs torch
 FORKS = sys.platform == "linux"

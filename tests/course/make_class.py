@@ -32,6 +32,7 @@ LEARNERS = {
     "hostile": (20, 0, 10, 5, 5, 60),
 }
 SHARES = {"good": 30, "middling": 35, "weak": 15, "empty": 8, "hostile": 12}
+UNSTEADY = "uses Python's hash"  # hash(None) is an address before Python 3.12: wrong in another way every time
 SLOW_SHARE = 0.06  # of the hostile ones
 Expected = dict[str, dict[str, list[str]]]  # learner -> exercise -> [kind, about]
 

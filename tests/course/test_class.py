@@ -17,7 +17,7 @@ import pytest
 from nanovllm.cli.main import main
 from nanovllm.course.classroom.bulk import on_cores
 from nanovllm.course.classroom.journal import Journal
-from nanovllm.course.classroom.task import Task, grade_task
+from nanovllm.course.classroom.task import Task, _nursery, grade_task
 from nanovllm.course.errors import CourseError
 from nanovllm.course.process import Limits
 from nanovllm.course.registry import EXERCISES, select, select_all
@@ -148,6 +148,18 @@ def test_learning_the_public_cases_by_heart_does_not_help(solutions: Path, tmp_p
     assert numeric is not None
     one, other = (answer_of(numeric, seed, numeric.sizes_of(5, seed)) for seed in (0, 7))
     assert one != other
+
+
+def test_code_that_draws_random_numbers_gets_the_same_grade_twice(tmp_path: Path) -> None:
+    body = "    return random.randrange(2**64) ^ hash(str(previous))\n"
+    text = f"import random\ndef chained_hash(previous, token_ids):\n{body}"
+    task = Task("ann", "1.2", text, 0, Limits(), str(tmp_path))
+    rows = []
+    for _ in range(2):
+        _nursery.cache_clear()  # another process, with another hash of texts
+        rows.append(grade_task(task))
+    assert rows[0]["earned"] < rows[0]["points"]
+    assert rows[0] == rows[1]
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
