@@ -71,7 +71,8 @@ def _needs_1_1(text: str) -> bool:
 def file_of(exercise: Exercise, kind: str, rng: random.Random) -> tuple[str | None, str, str]:
     """(text or None for no file, kind, what it is about)."""
     if kind in ("bug", "harmless"):
-        variants = exercise.bugs if kind == "bug" else exercise.harmless
+        chosen = exercise.bugs if kind == "bug" else exercise.harmless
+        variants = [variant for variant in chosen if not variant.about.startswith(UNSTEADY)]
         if variants:
             variant = rng.choice(variants)
             return bug_file(exercise, variant), kind, variant.about
