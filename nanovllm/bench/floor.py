@@ -21,8 +21,8 @@ import torch
 
 from nanovllm.qwen3.config import Qwen3Config
 
-REPEATS = 5
-COPY_BYTES = 2**30  # on a GPU: more than any cache
+REPEATS = 20
+COPY_BYTES = 2**32  # on a GPU: more than any cache, and long beside the launch; at most a quarter of what is free
 MATRIX = {"cuda": 8192, "cpu": 1024}
 
 
@@ -35,7 +35,7 @@ class Rates:
 
     def plain(self) -> dict[str, Any]:
         """For the settings of a result."""
-        how = "best of 5; bytes: a large copy or a matrix-vector product, the faster; operations: a matrix product"
+        how = "best of 20; bytes: a large copy or a matrix-vector product, the faster; operations: a matrix product"
         return asdict(self) | {"how": how}
 
 
@@ -43,13 +43,15 @@ def measure_rates(device_type: str, dtype: torch.dtype, weight_bytes: int) -> Ra
     """A second or less. On a CPU the byte rate is that of a matrix as large as the weights, cached or not."""
     device, size = torch.device(device_type), MATRIX[device_type]
     item = torch.finfo(dtype).bits // 8
-    count = (COPY_BYTES if device_type == "cuda" else max(weight_bytes, 2**20)) // item
-    rows = max(1, count // size)
-    matrix, vector = torch.ones(rows, size, device=device, dtype=dtype), torch.ones(size, device=device, dtype=dtype)
+    large = min(COPY_BYTES, torch.cuda.mem_get_info()[0] // 4) if device_type == "cuda" else max(weight_bytes, 2**20)
+    rows = max(1, large // item // size)
+    made: dict[str, Any] = {"device": device, "dtype": dtype}
+    # Random numbers: constant ones take less power, and a GPU that is limited by power would look faster.
+    matrix, vector = torch.randn(rows, size, **made), torch.randn(size, **made)
     target = torch.empty_like(matrix)
     copied = 2 * matrix.nbytes / _seconds(lambda: target.copy_(matrix), device)
     read = matrix.nbytes / _seconds(lambda: torch.mv(matrix, vector), device)
-    square = matrix[:size].clone() if rows >= size else torch.ones(size, size, device=device, dtype=dtype)
+    square = matrix[:size].clone() if rows >= size else torch.randn(size, size, **made)
     operations = 2 * size**3 / _seconds(lambda: square @ square, device)
     return Rates(max(copied, read), operations)
 

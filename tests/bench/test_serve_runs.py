@@ -106,6 +106,20 @@ def test_http_without_a_tokenizer_is_refused_and_auto_goes_without_http() -> Non
         serve.choose_transport(ServeOptions(transport="http"), has_tokenizer=False)
 
 
+def test_a_half_installed_server_is_measured_without_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fastapi may be there while something that it needs is not."""
+
+    def import_module(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'typing_inspection'")
+
+    monkeypatch.setattr(serve.importlib, "import_module", import_module)
+    transport, why = serve.choose_transport(ServeOptions(), has_tokenizer=True)
+    assert transport == "engine"
+    assert why.startswith("No module named 'typing_inspection'")
+    with pytest.raises(BenchError, match="no HTTP server can run here: No module named 'typing_inspection'"):
+        serve.choose_transport(ServeOptions(transport="http"), has_tokenizer=True)
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [

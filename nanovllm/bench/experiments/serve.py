@@ -3,6 +3,7 @@
 Without rates of the user's, a closed loop first finds the capacity of this machine, and the rates are shares of it.
 """
 
+import importlib
 import random
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -97,14 +98,11 @@ def run(options: Options) -> ServeResult:
 
 def choose_transport(serve: ServeOptions, has_tokenizer: bool) -> tuple[str, str]:
     """("http" or "engine", why). Raises BenchError when HTTP was asked for and cannot be had."""
-    import importlib.util
-
     if serve.transport == "engine":
         return "engine", "asked for"
-    needs = ("fastapi", "uvicorn", "prometheus_client", "httpx")
-    missing = [name for name in needs if importlib.util.find_spec(name) is None]
-    if missing:
-        why = f"{', '.join(missing)} not installed (pip install 'nanovllm[serve]')"
+    broken = import_error()
+    if broken is not None:
+        why = f"{broken} (pip install 'nanovllm[serve]')"
     elif not has_tokenizer:
         why = "the checkpoint has no tokenizer, and a server of text needs one"
     else:
@@ -112,6 +110,16 @@ def choose_transport(serve: ServeOptions, has_tokenizer: bool) -> tuple[str, str
     if serve.transport == "http":
         raise BenchError(f"no HTTP server can run here: {why}; pass --transport engine to measure without it")
     return "engine", why
+
+
+def import_error() -> str | None:
+    """Why the server cannot be imported: a package, or one that it needs itself, is missing. None if it can."""
+    try:
+        importlib.import_module("nanovllm.serve.server")
+        importlib.import_module("nanovllm.serve.load")
+    except ImportError as error:
+        return str(error)
+    return None
 
 
 @dataclass(slots=True)
