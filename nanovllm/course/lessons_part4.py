@@ -1,5 +1,6 @@
 """What notebooks 40 and 41 use: who calls whom in a live engine, what each rank holds, buckets and padded batches."""
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,14 +123,18 @@ def _note(calls: list[Call], name: str, depth: int) -> None:
 
 
 def holdings(executor: Any) -> dict[str, Any]:
-    """What one rank of a running engine holds: for `llm.ranks.call(holdings)`, which asks every rank."""
+    """What one rank of a running engine holds: for `llm.ranks.call(holdings)`, which asks every rank.
+
+    "unfinished requests" counts the `Sequence` objects that are alive anywhere in the rank's process, whoever holds
+    them; rank 0 shares its process with the engine, and with whatever other engines run there.
+    """
     runner = executor.runner
     return {
         "rank": executor.rank,
         "parameters": sum(p.numel() for p in runner.model.parameters()),
         "KV pool": tuple(runner.cache.tensor.shape),
         "block tables from messages": dict(executor._decoder.tables),
-        "request objects": sum(isinstance(v, Scheduler | BlockManager | Sequence) for v in vars(executor).values()),
+        "unfinished requests": sum(type(o) is Sequence and not o.is_finished for o in gc.get_objects()),
     }
 
 
