@@ -59,6 +59,7 @@ _ERROR = {
     },
     "required": ["error"],
 }
+_EVENT = {"type": "object", "properties": {"data": _TEXT}, "required": ["data"]}  # of server-sent events
 REFUSALS = {
     400: "a wrong, unknown or unsupported parameter; a prompt that is empty or can never fit",
     401: "no or a wrong API key",
@@ -92,7 +93,7 @@ def responses(kind: str) -> dict[int | str, dict[str, Any]]:
         | {"created": _integer(0), "choices": {"type": "array", "items": choice}, "usage": _USAGE},
         "required": [*names, "created", "choices", "usage"],
     }
-    answer = {"application/json": {"schema": whole}, "text/event-stream": {"schema": _TEXT}}
+    answer = {"application/json": {"schema": whole}, "text/event-stream": {"schema": _EVENT}}
     return {200: {"description": "the answer", "content": answer}} | refusals(*REFUSALS)
 
 
