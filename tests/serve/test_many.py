@@ -146,6 +146,7 @@ def test_a_thousand_requests_lose_nothing_and_keep_nothing(engine: LLM, until: C
     # 499: gone before the body was read. Who gave up early may not have been read at all.
     assert set(ended) <= {"length", "abort", "499"}
     assert ended["length"] >= stayed
+    assert ended["abort"] >= 0.9 * crowd.outcomes["leave"]  # stopped within a few steps, not run to their 200 tokens
     unseen = REQUESTS - sum(ended.values())
     assert 0 <= unseen <= crowd.outcomes["give up"] + crowd.outcomes["hang up"]
     assert growth < MAX_GROWTH, f"{growth / 2**20:.1f} MiB more after {REQUESTS - WARM_UP} requests"
