@@ -34,7 +34,8 @@ def fail_launches(llm: LLM, failing: set[int], after: bool) -> list[int]:
             raise StepError("before")
         pending = launch(*args, **kwargs)
         if calls[-1] in failing:
-            fed_from = args[3].pending if len(args) > 3 else pending
+            feed = args[3] if len(args) > 3 else None
+            fed_from = pending if feed is None else feed.pending
             with torch.inference_mode():
                 fed_from.sampled.fill_(0)  # with CUDA graphs all steps sample into the same memory
             raise StepError("after")
