@@ -3,6 +3,8 @@
 FAST ones are over in a moment; SLOW ones run into a limit of time.
 """
 
+import os
+
 RIGHT = """
 def num_blocks(seq):
     return -(-seq.num_tokens // seq.block_size)
@@ -27,7 +29,13 @@ from multiprocessing.util import spawnv_passfds
 def start(code):
     spawnv_passfds(sys.executable.encode(), [sys.executable.encode(), b"-S", b"-c", code.encode()], ())
 """
-BOMB = "import os\nwhile True:\n    os.fork()\n    os.setsid() if os.getpid() != os.getsid(0) else None"
+# Linux holds no administrator to a number of processes, and one that grows without a bound takes the machine with it for
+# minutes before all of it is ended. So as root the bomb stops at 256 processes.
+GENERATIONS = "range(8)" if hasattr(os, "geteuid") and os.geteuid() == 0 else "iter(int, 1)"
+BOMB = (
+    f"import os, time\nfor _ in {GENERATIONS}:\n    os.fork()\n"
+    "    os.setsid() if os.getpid() != os.getsid(0) else None\ntime.sleep(99)"
+)
 EVIL_INT = """
 class Any(int):
     __eq__ = lambda self, other: True
