@@ -29,8 +29,8 @@ from multiprocessing.util import spawnv_passfds
 def start(code):
     spawnv_passfds(sys.executable.encode(), [sys.executable.encode(), b"-S", b"-c", code.encode()], ())
 """
-# Linux holds no administrator to a number of processes, and one that grows without a bound takes the machine with it for
-# minutes before all of it is ended. So as root the bomb stops at 256 processes.
+# Linux holds root to no number of processes, and a bomb without a bound takes the machine with it for minutes before
+# all of it is ended. So as root it stops at 256 processes.
 GENERATIONS = "range(8)" if hasattr(os, "geteuid") and os.geteuid() == 0 else "iter(int, 1)"
 BOMB = (
     f"import os, time\nfor _ in {GENERATIONS}:\n    os.fork()\n"
