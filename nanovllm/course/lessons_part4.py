@@ -125,16 +125,19 @@ def _note(calls: list[Call], name: str, depth: int) -> None:
 def holdings(executor: Any) -> dict[str, Any]:
     """What one rank of a running engine holds: for `llm.ranks.call(holdings)`, which asks every rank.
 
-    "unfinished requests" counts the `Sequence` objects that are alive anywhere in the rank's process, whoever holds
-    them; rank 0 shares its process with the engine, and with whatever other engines run there.
+    "unfinished requests": those of the engine that this rank's process holds; where there is none, all `Sequence`
+    objects that are alive anywhere in the process.
     """
     runner = executor.runner
+    engines = [o for o in gc.get_objects() if issubclass(type(o), LLMEngine) and o.model_runner is runner]
+    owned = [engine.scheduler.sequences.values() for engine in engines]
+    alive = owned or [[o for o in gc.get_objects() if type(o) is Sequence]]
     return {
         "rank": executor.rank,
         "parameters": sum(p.numel() for p in runner.model.parameters()),
         "KV pool": tuple(runner.cache.tensor.shape),
         "block tables from messages": dict(executor._decoder.tables),
-        "unfinished requests": sum(type(o) is Sequence and not o.is_finished for o in gc.get_objects()),
+        "unfinished requests": sum(not seq.is_finished for seqs in alive for seq in seqs),
     }
 
 
