@@ -31,7 +31,6 @@ from nanovllm.qwen3.distributed import DistributedGroup
 from nanovllm.qwen3.model import Qwen3ForCausalLM
 from nanovllm.qwen3.sampler import Sampler
 from nanovllm.scheduler import BlockManager, Scheduler, Sequence
-from nanovllm.trace.cache_watch import CacheWatch
 from nanovllm.viz.lanes import Call, Lanes
 
 # --- notebook 40: who calls whom ------------------------------------------------------------------------------------
@@ -158,24 +157,25 @@ def buckets(max_num_seqs: int, sizes: list[int] | None = None) -> DecodeGraphs:
 
 @dataclass(frozen=True, slots=True)
 class PaddedStep:
-    """A decode step run twice on the same cache: its own rows, and padded to `size` through the graphs' buffers.
+    """A decode step run twice from the same cache: its own rows, and padded to `size` through the graphs' buffers.
 
-    same_hidden: the real rows' hidden states agree. changed_slots: cache slots that the padded run changed besides.
+    same_hidden: the real rows' hidden states agree. written_slots: all cache slots that the padded run stores to,
+    ascending.
     """
 
     num_seqs: int
     size: int
     inputs: dict[str, list[Any]]
     same_hidden: bool
-    changed_slots: list[int]
+    written_slots: list[int]
 
 
 @torch.inference_mode()
 def run_padded(llm: LLM, size: int) -> PaddedStep:
     """Run the next decode step of `llm`'s running requests as it is and padded to `size` rows, sampling nothing.
 
-    The step is scheduled and rolled back, so it can be run for real afterwards; the cache gets what it will write there
-    anyway. Raises ValueError when requests wait (the next step is a prefill) or more than `size` run.
+    The step is scheduled and rolled back, and the cache is put back as it was, for which it is copied once: a lesson's
+    pool is small. Raises ValueError when requests wait (the next step is a prefill) or more than `size` run.
     """
     runner, seqs = llm.model_runner, list(llm.scheduler.running)
     if llm.scheduler.waiting or not 0 < len(seqs) <= size:
@@ -186,16 +186,45 @@ def run_padded(llm: LLM, size: int) -> PaddedStep:
     host = batch.prepare_decode([seq.scheduled_slice() for seq in schedule.seqs], llm.config.kvcache_block_size)
     llm.scheduler.rollback(schedule)
     plain = batch.to_device(host, runner.device)
-    expected = runner.model(plain.input_ids, plain.positions, plain.context)
-    watch = CacheWatch(runner)
+    assert runner.cache is not None, "the engine is open, so the pool is there"
+    pool = runner.cache.tensor
+    buffers = _filled_buffers(host, size, pool.shape[2] * pool.shape[3], runner.device)
     assert host.block_tables is not None
-    buffers = DecodeBuffers(size, host.block_tables.shape[1], runner.device)
-    buffers.fill(host, None, None, None, size)
     d = {name: tensor[:size] for name, tensor in buffers.device.items()}
-    hidden = runner.model(d["input_ids"], d["positions"], buffers.context(size, int(host.context_lens.max())))
-    shown = ("input_ids", "positions", "slot_mapping", "context_lens", "block_tables")
-    inputs = {name: d[name].tolist() for name in shown}
-    return PaddedStep(len(seqs), size, inputs, _close(hidden[: len(seqs)], expected), watch.changed())
+    padded = d["input_ids"], d["positions"], buffers.context(size, int(host.context_lens.max()))
+    with _kept(pool):
+        expected = runner.model(plain.input_ids, plain.positions, plain.context)
+    with _kept(pool):
+        hidden = runner.model(*padded)
+    with _kept(pool):
+        pool.fill_(torch.nan)  # a stored key shows, whatever the slot held and whatever number it is
+        runner.model(*padded)
+        written = ~pool[:, 0].isnan().flatten(1, 2).flatten(2).all(2).all(0)  # layer 0: its keys need no other slot
+    inputs = {name: d[name].tolist() for name in ("input_ids", "positions", "slot_mapping", "context_lens")}
+    inputs["block_tables"] = d["block_tables"][:, : host.block_tables.shape[1]].tolist()
+    same = _close(hidden[: len(seqs)], expected)
+    return PaddedStep(len(seqs), size, inputs, same, torch.nonzero(written).flatten().tolist())
+
+
+def _filled_buffers(host: batch.HostBatch, size: int, num_slots: int, device: torch.device) -> DecodeBuffers:
+    """The graphs' buffers with this batch padded to `size`. An earlier batch has filled all their rows before."""
+    assert host.block_tables is not None
+    buffers = DecodeBuffers(size, host.block_tables.shape[1] + 1, device)  # wider than this batch, as the graphs' are
+    ones, slots = np.ones(size, np.int64), np.arange(num_slots - size, num_slots)
+    earlier = batch.HostBatch(False, ones, ones, slots, 2 * ones, np.ones((size, 1), np.int32))
+    for used in (earlier, earlier, host):  # twice, because there are two pinned buffers
+        buffers.fill(used, None, None, None, size)
+    return buffers
+
+
+@contextmanager
+def _kept(pool: Tensor) -> Iterator[None]:
+    """What is written to the pool inside the block is undone at its end."""
+    before = pool.clone()
+    try:
+        yield
+    finally:
+        pool.copy_(before)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
