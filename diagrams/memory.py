@@ -102,7 +102,7 @@ def slot_mapping() -> Diagram:
             values.append(cell(filled.get(slot, ""), hue, port=f"s{slot}", wide=32))
             numbers.append(f'<TD BORDER="0"><FONT POINT-SIZE="{SMALL}" COLOR="{MUTED}">{slot}</FONT></TD>')
     heads = [cell(f"block {b}", span=size, bold=b in table, plain=True) for b in range(6)]
-    d.table("pool", line(*heads) + line(*values) + f"<TR>{''.join(numbers)}</TR>", code=KV + "cache.KVCache")
+    d.table("pool", line(*values) + f"<TR>{''.join(numbers)}</TR>" + line(*heads), code=KV + "cache.KVCache")
     for i, slot in enumerate(slots):
         d.edge(f"tokens:t{i}:s", f"pool:s{slot}:n", kind="data", penwidth="1.2", weight="0")
     d.edge("tokens:t3:s", "pool:s12:n", kind="data", style="invis", weight="100")

@@ -18,7 +18,7 @@ def tensor_parallel_layer() -> Diagram:
         "its own heads and its own half of the intermediate size, without talking. o_proj and down_proj are "
         "split by input: each rank has a partial sum, and an all-reduce makes it whole. Two all-reduces a "
         "layer.",
-        {"nodesep": "0.25", "ranksep": "0.3"},
+        {"nodesep": "0.85", "ranksep": "0.3"},
     )
     parts = (
         ("norm1", "RMSNorm, residual", "norm.RMSNorm.add_and_norm", "[T, hidden] on both"),
