@@ -102,7 +102,7 @@ class _SpyOps:
     def __init__(self, ops: Any, module: Any, name: str, calls: list[LayerCall]) -> None:
         self._ops, self._module, self._name, self._calls = ops, module, name, calls
 
-    small = None  # no shortcut for a few rows: the layer as it is defined
+    small = tile = None  # no shortcut for few rows: the layer as it is defined
 
     def __getattr__(self, op: str) -> Any:
         real = getattr(self._ops, op)
