@@ -11,6 +11,7 @@ from nanovllm.course.judge import Grade
 from nanovllm.course.progress import Progress
 from nanovllm.course.registry import COURSE_POINTS, get_exercise
 from nanovllm.course.reveal import solution_diff
+from nanovllm.viz.bundle import live_form
 
 IMPL = "exercises"
 
@@ -93,10 +94,10 @@ class NotebookCard:
     def __repr__(self) -> str:
         return self.text()
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
+    def _repr_mimebundle_(self, **_: Any) -> Any:
         bundle = {"text/plain": self.text(), "text/html": self.html()}
         try:
-            shown = self.box()._repr_mimebundle_(**options)
+            shown = live_form(self.box())
         except ImportError:  # no widgets here: the text alone
             return bundle
         return shown | bundle

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from nanovllm.viz.bundle import live_form
+
 _CSS = """
 .nv-predict{border-left:4px solid #E69F00;border-radius:4px;padding:6px 14px 8px;margin:2px 0}
 .nv-predict .nv-question{font-size:15px;line-height:1.45;white-space:normal;max-width:820px}
@@ -87,10 +89,10 @@ class Prediction:
     def __repr__(self) -> str:
         return self.text()
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
+    def _repr_mimebundle_(self, **_: Any) -> Any:
         bundle = {"text/plain": self.text(), "text/html": self.html()}
         try:
-            shown = self.box()._repr_mimebundle_(**options)
+            shown = live_form(self.box())
         except ImportError:  # no widgets here: the question alone
             return bundle
         return shown | bundle

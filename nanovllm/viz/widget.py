@@ -10,6 +10,7 @@ import ipywidgets as widgets
 from nanovllm.trace.record import EventKind
 from nanovllm.trace.stepper import Stepper
 from nanovllm.trace.trace import Trace
+from nanovllm.viz.bundle import live_form
 from nanovllm.viz.panels import GRID_CSS, chosen, highlight_css, kinds_html, words_html
 from nanovllm.viz.theme import stylesheet
 
@@ -203,8 +204,8 @@ class StepperWidget:
     def __repr__(self) -> str:
         return self.text()
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.box._repr_mimebundle_(**options) | {"text/plain": self.text(), "text/html": self.static()}
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        return live_form(self.box) | {"text/plain": self.text(), "text/html": self.static()}
 
     def close(self) -> None:
         """Stop playing and let a live engine go."""
