@@ -1,8 +1,11 @@
 """What Colab has and this environment has not: ipywidgets 7, and notebooks outside of a checkout."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from nanovllm.course.notebook import card, predict
 from nanovllm.trace.workload import arrivals, record_run, small_llm, task_prompts
 from nanovllm.viz.bundle import live_form
 from nanovllm.viz.widget import StepperWidget
-from scripts.notebooks import FIRST_CELL, WIDGET
+from scripts.notebooks import FIRST_CELL, FOLDER, ROOT, WIDGET, read
 
 
 def stepper() -> StepperWidget:
@@ -48,6 +51,7 @@ def test_the_form_is_that_of_ipywidgets_8() -> None:
 NOT_INSTALLED = """\
 import importlib.util
 import sys
+import tomllib
 find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name == "nanovllm" else find_spec(name)
 """
@@ -72,3 +76,33 @@ def test_the_first_cell_installs_the_checkout_or_the_source(tmp_path: Path) -> N
     assert first_cell(folder, wheel).stdout == f"pip install --quiet {wheel}\nnanovllm is ready.\n"
     (tmp_path / "pyproject.toml").touch()
     assert first_cell(folder, wheel).stdout == f"pip install --quiet -e {tmp_path}[notebooks]\nnanovllm is ready.\n"
+
+
+def packages_of(extra: str) -> set[str]:
+    """What pip installs for nanovllm[extra] by name, extras that it names in turn included."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: set[str] = set()
+    for requirement in [*project["dependencies"], *project["optional-dependencies"][extra]]:
+        inner = re.match(r"nanovllm\[(\w+)\]", requirement)
+        found |= packages_of(inner[1]) if inner else set(re.findall(r"^[\w-]+", requirement))
+    return found
+
+
+def imports_of(path: Path) -> set[str]:
+    """Dotted names of the modules that a notebook's cells import."""
+    names: set[str] = set()
+    for cell in read(path).cells:
+        if cell.cell_type == "code" and cell.source != FIRST_CELL:
+            for node in ast.walk(ast.parse(cell.source)):
+                names |= {a.name for a in node.names} if isinstance(node, ast.Import) else set()
+                names |= {str(node.module)} if isinstance(node, ast.ImportFrom) else set()
+    return names
+
+
+def test_the_notebooks_extra_has_what_the_notebooks_import() -> None:
+    names = set().union(*map(imports_of, FOLDER.glob("*.ipynb")))
+    wanted = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"nanovllm"}
+    assert wanted >= {"torch", "httpx"}
+    assert wanted <= packages_of("notebooks")
+    assert any(name.startswith("nanovllm.serve.") for name in names)
+    assert packages_of("serve") <= packages_of("notebooks")
