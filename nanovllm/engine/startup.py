@@ -163,6 +163,8 @@ def _graph_bytes(plan: Plan, runner: ModelRunner, meter: MemoryMeter) -> int:
     """
     sizes = graph_batch_sizes(plan.config.max_num_seqs)
     runner.allocate(1)
+    if plan.config.tensor_parallel_size == 1:
+        runner.compile_ahead(plan.config.max_num_seqs, plan.max_model_len)
     taken = []
     for trial in (sizes[-1:], sizes[-2:]):
         free_before = meter.free()

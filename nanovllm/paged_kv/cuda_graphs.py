@@ -8,6 +8,7 @@ and is sampled greedily from whatever comes out; nobody reads it.
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,11 @@ def graph_batch_sizes(max_num_seqs: int) -> list[int]:
     """1, 2, 4, 8, every multiple of 16, and always the largest allowed batch; ascending."""
     sizes = {1, 2, 4, 8, *range(16, max_num_seqs + 1, 16), max_num_seqs}
     return sorted(s for s in sizes if s <= max_num_seqs)
+
+
+def distinct_batch_sizes(max_num_seqs: int) -> list[int]:
+    """Batch sizes that together need every decode kernel: where one is chosen by the batch size, one of each kind."""
+    return sorted({min(size, max_num_seqs) for size in (1, 8, 16, 32, 64, 128, max_num_seqs)})
 
 
 def write_padded(host: dict[str, np.ndarray], batch: HostBatch, size: int) -> None:
@@ -140,6 +146,34 @@ class DecodeGraphs:
         self._sampled: dict[int, Tensor | None] = {}
         self._pool: Any = None
 
+    def compile_ahead(self, sizes: list[int]) -> None:
+        """Run the body once for each of the batch sizes, side by side, so that their kernels compile at the same time.
+
+        Nothing is stored. An error is left to the recording, which meets it again and reports it.
+        """
+        self._fill_with_padding()
+        device = self.buffers.device["input_ids"].device
+
+        @torch.inference_mode()
+        def run(size: int) -> None:
+            with torch.cuda.device(device):
+                self._body(*self._inputs(size))
+
+        with ThreadPoolExecutor(len(sizes)) as pool:
+            for running in [pool.submit(run, size) for size in sizes]:
+                running.exception()
+        torch.cuda.synchronize(device)
+
+    def _inputs(self, size: int) -> tuple[Tensor, Tensor, ForwardContext]:
+        d = self.buffers.device
+        return d["input_ids"][:size], d["positions"][:size], self.buffers.context(size, self._max_model_len)
+
+    def _fill_with_padding(self) -> None:
+        """Let every row be padding: it stores nothing and reads no keys."""
+        self.buffers.device["slot_mapping"].fill_(-1)
+        for name in ("context_lens", "positions", "input_ids"):
+            self.buffers.device[name].fill_(0)
+
     def capture(self, sizes: list[int]) -> bool:
         """Record the given batch sizes. If it fails nothing stays recorded, a warning says so; returns success."""
         try:
@@ -156,11 +190,8 @@ class DecodeGraphs:
 
     def _capture_one(self, size: int) -> None:
         d = self.buffers.device
-        inputs = d["input_ids"][:size], d["positions"][:size], self.buffers.context(size, self._max_model_len)
-        d["slot_mapping"].fill_(-1)  # the recording runs store nothing and read no keys
-        d["context_lens"].fill_(0)
-        d["positions"].fill_(0)
-        d["input_ids"].fill_(0)
+        inputs = self._inputs(size)
+        self._fill_with_padding()
         hidden = self._body(*inputs)  # compiles kernels and sets up libraries, which capture does not allow
         self._head(hidden, inputs[2], d["temperature"][:size], d["keys"][:size])
         torch.cuda.synchronize(self.buffers.device["input_ids"].device)

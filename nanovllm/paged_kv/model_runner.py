@@ -13,7 +13,7 @@ from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.batch import DeviceBatch, HostBatch, SamplingInputs, prepare, to_device
 from nanovllm.paged_kv.cache import KVCache, KVCacheSpec
 from nanovllm.paged_kv.context import ForwardContext
-from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, graph_batch_sizes
+from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, distinct_batch_sizes, graph_batch_sizes
 from nanovllm.paged_kv.in_flight import Feed, PendingTokens
 from nanovllm.paged_kv.memory import MemoryMeter
 from nanovllm.scheduler.sequence import ScheduledSlice
@@ -122,11 +122,17 @@ class ModelRunner:
     @torch.inference_mode()
     def capture_graphs(self, max_num_seqs: int, max_model_len: int, sizes: list[int] | None = None) -> bool:
         """Record decode for every batch size (or `sizes`); False if it failed, and then decode runs eagerly."""
-        max_blocks = -(-max_model_len // self.spec.block_size)
-        buffers = DecodeBuffers(max_num_seqs, max_blocks, self.device)
-        graphs = DecodeGraphs(self.model, self._head, buffers, max_model_len)
+        graphs = self._unrecorded(max_num_seqs, max_model_len)
         self.graphs = graphs if graphs.capture(sizes or graph_batch_sizes(max_num_seqs)) else None
         return self.graphs is not None
+
+    def compile_ahead(self, max_num_seqs: int, max_model_len: int) -> None:
+        """Compile the decode kernels side by side. Needs a pool. Not for several ranks: their collectives would mix."""
+        self._unrecorded(max_num_seqs, max_model_len).compile_ahead(distinct_batch_sizes(max_num_seqs))
+
+    def _unrecorded(self, max_num_seqs: int, max_model_len: int) -> DecodeGraphs:
+        buffers = DecodeBuffers(max_num_seqs, -(-max_model_len // self.spec.block_size), self.device)
+        return DecodeGraphs(self.model, self._head, buffers, max_model_len)
 
     def _head(self, hidden: Tensor, context: ForwardContext, temperature: Tensor, keys: Tensor) -> Tensor | None:
         """Logits and the race: what follows the body in a recorded decode step."""

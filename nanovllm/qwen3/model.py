@@ -85,8 +85,9 @@ class Qwen3DecoderLayer(nn.Module):
         self, x: Tensor, residual: Tensor | None, angles: RotaryAngles, context: ForwardContext
     ) -> tuple[Tensor, Tensor]:
         """(layer output, residual), each [T, hidden_size]; the sum of the two is the residual stream."""
-        if small_batch.suits(self, x):
-            return small_batch.forward(self, x, residual, angles, context)
+        products = small_batch.products(self, x)
+        if products is not None:
+            return small_batch.forward(self, products, x, residual, angles, context)
         if residual is None:
             x, residual = self.input_layernorm(x), x
         else:

@@ -19,7 +19,8 @@ class TorchOps:
     """The reference, on any device."""
 
     name = "torch"
-    small: Any = None  # kernels for a few rows, where there are some: see small_batch.py
+    small: Any = None  # kernels for one or two rows, and for up to 16, where there are some: see small_batch.py
+    tile: Any = None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight over the last dimension; statistics in fp32, x is not changed.
@@ -69,9 +70,11 @@ class TritonOps(TorchOps):
 
     def __init__(self) -> None:
         # Triton is imported only where it is used: it is missing on Windows and macOS.
-        from nanovllm.qwen3.kernels import activation, heads, norm, small_linear
+        from nanovllm.qwen3.kernels import activation, attend, heads, norm, small_linear, tile_linear
 
-        self._norm, self._activation, self._heads, self.small = norm, activation, heads, small_linear
+        self._norm, self._activation, self._heads, self._row = norm, activation, heads, attend
+        self.small, self.tile = small_linear, tile_linear
+        self._tickets: list[Tensor] = []
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See TorchOps.rms_norm."""
@@ -83,8 +86,8 @@ class TritonOps(TorchOps):
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See TorchOps.linear; a few rows take a kernel made for them, more the library's matrix product."""
-        if self.small.suits(x, weight):
-            return self.small.small_linear(x, weight, bias)
+        if self.small.suits(x, weight.shape[1]) and x.stride(1) == 1:
+            return self.small.linear(x, weight, bias)
         return F.linear(x, weight, bias)
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
@@ -101,7 +104,27 @@ class TritonOps(TorchOps):
         attention: Attention,
         context: ForwardContext,
     ) -> Tensor:
-        """See TorchOps.attend; norm, rotation and the KV store are one kernel."""
+        """See TorchOps.attend: one kernel in a decode step; else norm, rotation and the KV store are one."""
+        if self._row.suits(qkv) and attention.backend.fuses_decode and not context.is_prefill:
+            assert context.block_tables is not None
+            assert attention.k_cache is not None
+            assert attention.v_cache is not None
+            return self._row.attend_one_row(
+                qkv,
+                q_weight,
+                k_weight,
+                eps,
+                angles.table,
+                angles.positions,
+                attention.num_heads,
+                attention.k_cache,
+                attention.v_cache,
+                context.slot_mapping,
+                context.block_tables,
+                context.context_lens,
+                attention.scale,
+                self._tickets_for(qkv.shape[0] * attention.num_kv_heads, qkv.device),
+            )
         q, k, v = self._heads.norm_rotate_store(
             qkv,
             q_weight,
@@ -116,3 +139,9 @@ class TritonOps(TorchOps):
             attention.v_cache,
         )
         return attention(q, k, v, context, stored=True)
+
+    def _tickets_for(self, count: int, device: torch.device) -> Tensor:
+        """At least `count` int32 zeros. Smaller ones of before stay alive: a recorded graph may use them."""
+        if not self._tickets or len(self._tickets[-1]) < count:
+            self._tickets.append(torch.zeros(count, dtype=torch.int32, device=device))
+        return self._tickets[-1]

@@ -1,11 +1,11 @@
-"""A decoder layer for one or two rows on a GPU: seven kernels where `Qwen3DecoderLayer.forward` takes ten.
+"""A decoder layer for up to 16 rows on a GPU: five kernels where `Qwen3DecoderLayer.forward` takes ten.
 
-At such a batch size a layer's time is that of its launches. Here the norms ride on the products that follow them, and
-SiLU-and-multiply on the down projection; the numbers are rounded at the same places as in the long way round, which
-stays the definition.
+At such a batch size a layer's time is that of its launches and of reading the weights once. So the four products have
+kernels made for few rows, with the norms and SiLU-and-multiply inside; the fifth is attention. The numbers are rounded
+at the same places as in the long way round, which stays the definition.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,25 +16,35 @@ if TYPE_CHECKING:
     from nanovllm.qwen3.model import Qwen3DecoderLayer
 
 
-def suits(layer: "Qwen3DecoderLayer", x: Tensor) -> bool:
-    """True where the kernels for a few rows are there and take all four weights of the layer."""
-    attention, mlp, small = layer.self_attn, layer.mlp, layer.mlp.ops.small
-    if small is None or x.shape[0] > small.FEW:
-        return False
-    layers = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
-    return all(small.fits(linear.weight) for linear in layers)
+def products(layer: "Qwen3DecoderLayer", x: Tensor) -> Any:
+    """The kernels for x's few rows that take all four weights of the layer: small_linear, tile_linear, or None."""
+    ops = layer.mlp.ops
+    if ops.small is None:
+        return None
+    hidden, heads = x.shape[1], layer.self_attn.o_proj.local_size
+    inner = layer.mlp.down_proj.local_size
+    if all(ops.small.suits(x, n) for n in (hidden, heads, inner)):
+        return ops.small
+    plain, norm = ops.tile.PLAIN, ops.tile.ADD_NORM
+    fits = ops.tile.suits(x, heads, plain) and ops.tile.suits(x, inner, plain) and ops.tile.suits(x, hidden, norm, True)
+    return ops.tile if fits else None
 
 
 def forward(
-    layer: "Qwen3DecoderLayer", x: Tensor, residual: Tensor | None, angles: RotaryAngles, context: ForwardContext
+    layer: "Qwen3DecoderLayer",
+    run: Any,
+    x: Tensor,
+    residual: Tensor | None,
+    angles: RotaryAngles,
+    context: ForwardContext,
 ) -> tuple[Tensor, Tensor]:
-    """As `Qwen3DecoderLayer.forward`."""
-    attention, mlp, ops = layer.self_attn, layer.mlp, layer.mlp.ops
-    small, norm, qkv_proj = ops.small, layer.input_layernorm, attention.qkv_proj
-    qkv, residual = small.norm_linear(x, residual, norm.weight, norm.eps, qkv_proj.weight, qkv_proj.bias)
+    """As `Qwen3DecoderLayer.forward`; run: what `products` found."""
+    attention, mlp = layer.self_attn, layer.mlp
+    norm, qkv_proj = layer.input_layernorm, attention.qkv_proj
+    qkv, residual = run.norm_linear(x, residual, norm.weight, norm.eps, qkv_proj.weight, qkv_proj.bias)
     q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
-    out = ops.attend(qkv, q_weight, k_weight, attention.q_norm.eps, angles, attention.attention, context)
-    x = attention.o_proj.add_up(small.small_linear(out.flatten(1), attention.o_proj.weight))
+    out = mlp.ops.attend(qkv, q_weight, k_weight, attention.q_norm.eps, angles, attention.attention, context)
+    x = attention.o_proj.add_up(run.linear(out.flatten(1), attention.o_proj.weight))
     norm = layer.post_attention_layernorm
-    gate_up, residual = small.norm_linear(x, residual, norm.weight, norm.eps, mlp.gate_up_proj.weight)
-    return mlp.down_proj.add_up(small.silu_linear(gate_up, mlp.down_proj.weight)), residual
+    gated, residual = run.norm_linear(x, residual, norm.weight, norm.eps, mlp.gate_up_proj.weight, gated=True)
+    return mlp.down_proj.add_up(run.linear(gated, mlp.down_proj.weight)), residual

@@ -1,11 +1,10 @@
 """Every Triton kernel against its torch reference: on the GPU where there is one, else under the interpreter."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_config
+
+from tests.kernels.shared import DEVICE, DTYPES, assert_close, make_cache, random
 
 pytest.importorskip("triton")
 
@@ -15,50 +14,10 @@ from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.store import store_kv
-from nanovllm.qwen3 import small_batch
-from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.kernels.race import exponential_race
-from nanovllm.qwen3.kernels.small_linear import norm_linear, silu_linear, small_linear
-from nanovllm.qwen3.model import Qwen3DecoderLayer
 from nanovllm.qwen3.ops import TorchOps, TritonOps
-from nanovllm.qwen3.placement import Placement
-from nanovllm.qwen3.rotary import RotaryAngles, RotaryEmbedding
+from nanovllm.qwen3.rotary import RotaryAngles
 from nanovllm.qwen3.sampler import row_keys
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-# The interpreter computes tl.dot on bf16 wrongly, so bf16 is checked on a GPU only.
-DTYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if DEVICE.type == "cuda" else [])
-TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-
-
-def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.randn(*shape, generator=generator).to(DEVICE, dtype)
-
-
-def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    tolerance = TOLERANCE[actual.dtype]
-    torch.testing.assert_close(actual.float(), expected.float(), atol=tolerance, rtol=tolerance)
-
-
-def make_cache(
-    lens: list[int], block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Caches of random numbers with NaN in every slot that no sequence owns, and shuffled block tables."""
-    widths = [-(-n // block_size) for n in lens]
-    num_blocks = sum(widths) + 2
-    order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(1)).tolist()
-    tables = torch.zeros(len(lens), max(max(widths), 1), dtype=torch.int32)
-    cache = torch.full((2, num_blocks, block_size, kv_heads, head_dim), math.nan)
-    filled = torch.randn(cache.shape, generator=torch.Generator().manual_seed(2))
-    for row, (length, width) in enumerate(zip(lens, widths, strict=True)):
-        blocks = [order.pop() for _ in range(width)]
-        tables[row, :width] = torch.tensor(blocks, dtype=torch.int32)
-        for position in range(length):
-            at = blocks[position // block_size], position % block_size
-            cache[:, at[0], at[1]] = filled[:, at[0], at[1]]
-    cache = cache.to(DEVICE, dtype)
-    return cache[0], cache[1], tables.to(DEVICE)
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [(2, 8), (6, 64), (3, 20)])
@@ -187,70 +146,6 @@ def test_norms_equal_the_reference_and_leave_their_input_alone(size: int, dtype:
 def test_silu_and_mul_equals_the_reference(dtype: torch.dtype) -> None:
     gate_up = random(3, 2 * 1100, dtype=dtype)
     assert_close(TritonOps().silu_and_mul(gate_up), TorchOps().silu_and_mul(gate_up))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(
-    ("rows", "in_features", "out_features"), [(1, 16, 7), (3, 100, 33), (8, 1024, 40), (2, 3072, 9), (16, 1100, 21)]
-)
-def test_small_linear_equals_the_reference(
-    rows: int, in_features: int, out_features: int, bias: bool, dtype: torch.dtype
-) -> None:
-    """Row strides wider than a row, features that are no power of two."""
-    x = random(rows, in_features + 3, dtype=dtype)[:, :in_features] / in_features**0.5
-    weight, offset = random(out_features, in_features, dtype=dtype), random(out_features, dtype=dtype)
-    b = offset if bias else None
-    assert_close(small_linear(x, weight, b), TorchOps().linear(x, weight, b))
-    assert_close(TritonOps().linear(x, weight, b), TorchOps().linear(x, weight, b))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "size", "out_features"), [(1, 100, 33), (2, 1024, 9), (1, 3072, 5)])
-def test_norm_and_silu_before_a_small_linear_equal_the_reference(
-    rows: int, size: int, out_features: int, dtype: torch.dtype
-) -> None:
-    x, residual = random(rows, size, dtype=dtype), random(rows, size, dtype=dtype, seed=1)
-    gain, bias = random(size, dtype=dtype, seed=2), random(out_features, dtype=dtype, seed=3)
-    weight = random(out_features, size, dtype=dtype, seed=4) / size**0.5
-    plain = TorchOps()
-    normed, added = plain.add_rms_norm(x, residual, gain, 1e-6)
-    actual, new_residual = norm_linear(x, residual, gain, 1e-6, weight, bias)
-    assert_close(actual, plain.linear(normed, weight, bias))
-    assert torch.equal(new_residual, added)
-    alone, same = norm_linear(x, None, gain, 1e-6, weight)
-    assert same is x
-    assert_close(alone, plain.linear(plain.rms_norm(x, gain, 1e-6), weight))
-    gate_up = random(rows, 2 * size, dtype=dtype, seed=5)
-    assert_close(silu_linear(gate_up, weight), plain.linear(plain.silu_and_mul(gate_up), weight))
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_layer_of_few_rows_equals_the_long_way_round(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`small_batch.forward` against the layer with plain torch operations, with and without a residual."""
-    config = Qwen3Config.from_dict(tiny_config(num_attention_heads=4, num_key_value_heads=2, attention_bias=True))
-    outputs = []
-    for ops in (TorchOps(), TritonOps()):
-        at = Placement(torch.float32, DEVICE, ops=ops)
-        layer = Qwen3DecoderLayer(config, 0, at)
-        for i, weight in enumerate(layer.parameters()):
-            weight.data.copy_(random(*weight.shape, dtype=torch.float32, seed=i) / 8)
-        layer.self_attn.attention.bind(
-            *(random(9, 4, 2, config.head_dim, dtype=torch.float32, seed=s) for s in (50, 51))
-        )
-        x, residual = (random(rows, config.hidden_size, dtype=torch.float32, seed=s) for s in (60, 61))
-        angles = RotaryEmbedding(config, 32, DEVICE).at(torch.arange(rows, device=DEVICE) % 7)
-        slots, lens = torch.arange(rows, device=DEVICE) + 4, torch.full((rows,), 6, dtype=torch.int32, device=DEVICE)
-        tables = torch.tensor([[8, 7]], dtype=torch.int32, device=DEVICE).repeat(rows, 1)
-        context = ForwardContext(False, slots, lens, tables, max_seqlen_k=6)
-        calls, forward = [], small_batch.forward
-        monkeypatch.setattr(small_batch, "forward", lambda *a, f=forward, c=calls: c.append(1) or f(*a))
-        outputs += [layer(x, residual, angles, context), layer(x, None, angles, context)]
-        monkeypatch.undo()
-        assert len(calls) == (2 if isinstance(ops, TritonOps) else 0)
-    for actual, expected in zip(outputs[2:], outputs[:2], strict=True):
-        for a, e in zip(actual, expected, strict=True):
-            assert_close(a, e)
 
 
 class KeepInputs(TorchBackend):

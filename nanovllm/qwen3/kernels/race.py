@@ -4,9 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
-from nanovllm.paged_kv.kernels.launch import early, wait_for_inputs
+from nanovllm.paged_kv.kernels.launch import early, multiprocessors, wait_for_inputs
 
-BLOCK = 4096  # logits a program looks at
+BLOCK = 2048  # logits a program looks at in one turn
+MAX_TURNS = 16
 
 
 @triton.jit
@@ -17,7 +18,7 @@ def _hash32(x):
     return x ^ (x >> 16)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_parts", "turns"])
 def _race_kernel(
     logits_ptr,
     temperature_ptr,
@@ -27,32 +28,44 @@ def _race_kernel(
     vocab_size,
     logits_stride,
     num_parts,
+    turns,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Program (row, part of the vocabulary): the winner of this part and its score."""
+    """Program (row, part of the vocabulary): the winner of this part and its score.
+
+    Each of BLOCK lanes keeps the best of its own `turns` logits; only at the end are the lanes compared.
+    """
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
-    index = part * BLOCK + tl.arange(0, BLOCK)
-    inside = index < vocab_size
-    wait_for_inputs(EARLY)
-    logits = tl.load(logits_ptr + row * logits_stride + index, mask=inside, other=float("-inf")).to(tl.float32)
+    lane = tl.arange(0, BLOCK)
     temperature = tl.load(temperature_ptr + row)
-    score = logits
-    if temperature > 0:
-        key0 = tl.load(keys_ptr + 2 * row).to(tl.uint32)
-        key1 = tl.load(keys_ptr + 2 * row + 1).to(tl.uint32)
-        x = _hash32(index.to(tl.uint32) * 0x9E3779B1 + key0)
-        x = _hash32(x ^ key1)
-        uniform = ((x >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2^-23
-        score = logits / temperature - tl.log(-tl.log(uniform))
-        score = tl.where(inside, score, float("-inf"))
-    best, where = tl.max(score, 0, return_indices=True)
-    tl.store(best_score_ptr + row * num_parts + part, best)
-    tl.store(best_index_ptr + row * num_parts + part, part * BLOCK + where)
+    key0 = tl.load(keys_ptr + 2 * row).to(tl.uint32)
+    key1 = tl.load(keys_ptr + 2 * row + 1).to(tl.uint32)
+    random = temperature > 0
+    per_degree = tl.where(random, 1.0 / tl.where(random, temperature, 1.0), 1.0)
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    best_index = tl.zeros([BLOCK], tl.int32)
+    wait_for_inputs(EARLY)
+    for turn in range(turns):
+        index = (part * turns + turn) * BLOCK + lane
+        inside = index < vocab_size
+        score = tl.load(logits_ptr + row * logits_stride + index, mask=inside, other=float("-inf")).to(tl.float32)
+        if random:
+            x = _hash32(index.to(tl.uint32) * 0x9E3779B1 + key0)
+            x = _hash32(x ^ key1)
+            uniform = ((x >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2^-23
+            score = score * per_degree - tl.log(-tl.log(uniform))
+        better = (score > best) & inside
+        best = tl.where(better, score, best)
+        best_index = tl.where(better, index, best_index)
+    highest = tl.max(best, 0)
+    first = tl.min(tl.where(best == highest, best_index, 0x7FFFFFFF), 0)
+    tl.store(best_score_ptr + row * num_parts + part, highest)
+    tl.store(best_index_ptr + row * num_parts + part, first)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_parts"])
 def _winner_kernel(best_score_ptr, best_index_ptr, out_ptr, num_parts, BLOCK_P: tl.constexpr, EARLY: tl.constexpr):
     """One program a row: the winner among the parts; the lowest index on a tie, as argmax takes."""
     row = tl.program_id(0).to(tl.int64)
@@ -66,7 +79,10 @@ def _winner_kernel(best_score_ptr, best_index_ptr, out_ptr, num_parts, BLOCK_P: 
 def exponential_race(logits: torch.Tensor, temperature: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """logits [n, V], temperature [n, 1] fp32 (0: greedy), keys [n, 2] int64 -> token ids [n] int64."""
     rows, vocab_size = logits.shape
-    parts = triton.cdiv(vocab_size, BLOCK)
+    blocks = triton.cdiv(vocab_size, BLOCK)
+    # As few turns as leave eight programs for each multiprocessor; a lane compared once costs as much as several turns.
+    turns = max(1, min(MAX_TURNS, rows * blocks // (8 * multiprocessors(logits.device))))
+    parts = triton.cdiv(blocks, turns)
     score = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
     index = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
@@ -79,11 +95,11 @@ def exponential_race(logits: torch.Tensor, temperature: torch.Tensor, keys: torc
         vocab_size,
         logits.stride(0),
         parts,
+        turns,
         BLOCK=BLOCK,
-        num_warps=8,
+        num_warps=4,
         **early(logits.device),
     )
-    _winner_kernel[(rows,)](
-        score, index, out, parts, BLOCK_P=triton.next_power_of_2(parts), num_warps=1, **early(logits.device)
-    )
+    block_p = max(16, triton.next_power_of_2(blocks))  # the same for every number of parts: one compilation
+    _winner_kernel[(rows,)](score, index, out, parts, BLOCK_P=block_p, num_warps=1, **early(logits.device))
     return out
