@@ -1,102 +1,139 @@
-"""Decode kernels side by side on this GPU: attention (ours, flash-attn) and linear layers of a few rows.
+"""Decode kernels side by side on this GPU: attention of one layer, and the four products of one layer for few rows.
 
 usage: kernel_times.py
 
-Times are medians of CUDA graph replays in microseconds; rates count each byte of K and V, or of the weight, once.
-The shapes are those of Qwen3-0.6B: 16 query heads, 8 KV heads, head_dim 128, hidden 1024, intermediate 3072.
+Medians of CUDA graph replays, microseconds a layer. A graph holds LAYERS layers with weights and caches of their own, so
+that none is still in the L2 cache when it is wanted, and so that kernels overlap as in a decode step. "Floor" counts each
+byte of K and V, or of the weights, once at 4.25 TB/s. The shapes are those of Qwen3-0.6B: 16 query heads, 8 KV heads,
+head_dim 128, hidden 1024, intermediate 3072.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from triton.testing import do_bench
 
-from nanovllm.paged_kv.kernels import decode
-from nanovllm.qwen3.kernels import small_linear
-from nanovllm.qwen3.ops import TritonOps
+from nanovllm.paged_kv.kernels.decode import paged_decode
+from nanovllm.qwen3.kernels import activation, attend, heads, norm, small_linear, tile_linear
 
-HEADS, KV_HEADS, HEAD_DIM, BLOCK = 16, 8, 128, 256
+HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, BLOCK = 16, 8, 128, 1024, 3072, 256
+LAYERS, BYTES_PER_US = 16, 4.25e6
 
 
-def graph_time(call: Callable[[], object]) -> float:
-    """Median microseconds of one replay."""
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def microseconds(call: Callable[[], object]) -> float:
+    """Median microseconds of one replay, a layer."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    return 1000 * do_bench(graph.replay, return_mode="median")
+    return float(1000 * do_bench(graph.replay, return_mode="median") / LAYERS)
+
+
+@dataclass
+class Step:
+    """The inputs of the attention of one decode step: `batch` sequences whose newest token is number `context`."""
+
+    batch: int
+    context: int
+
+    def __post_init__(self) -> None:
+        blocks = -(-self.context // BLOCK)
+        shape = (2, self.batch * blocks, BLOCK, KV_HEADS, HEAD_DIM)
+        self.caches = [random(*shape) for _ in range(LAYERS)]
+        owned = torch.randperm(self.batch * blocks, device="cuda").int().view(self.batch, blocks)
+        self.tables = torch.zeros(self.batch, 16, device="cuda", dtype=torch.int32)  # as max_model_len 4096 makes it
+        self.tables[:, :blocks] = owned
+        self.lens = torch.full((self.batch,), self.context, device="cuda", dtype=torch.int32)
+        self.positions = self.lens.long() - 1
+        self.slots = owned[:, -1].long() * BLOCK + (self.context - 1) % BLOCK
+        self.qkv = random(self.batch, (HEADS + 2 * KV_HEADS) * HEAD_DIM)
+        self.gain, self.angles = random(HEAD_DIM), torch.randn(8192, HEAD_DIM, device="cuda")
+        self.tickets = torch.zeros(self.batch * KV_HEADS, dtype=torch.int32, device="cuda")
+
+    def qkv_heads(self, cache: Tensor) -> Tensor:
+        args = self.qkv, self.gain, self.gain, 1e-6, self.angles, self.positions, HEADS, KV_HEADS, self.slots
+        return heads.norm_rotate_store(*args, cache[0], cache[1])[0]
+
+    def separate(self, cache: Tensor) -> Tensor:
+        """One kernel for the heads, and ours for attention."""
+        return paged_decode(self.qkv_heads(cache), cache[0], cache[1], self.tables, self.lens, 0.088)
+
+    def fused(self, cache: Tensor) -> Tensor:
+        """Everything in one kernel."""
+        args = self.qkv, self.gain, self.gain, 1e-6, self.angles, self.positions, HEADS, cache[0], cache[1]
+        return attend.attend_one_row(*args, self.slots, self.tables, self.lens, 0.088, self.tickets)
+
+    def flash(self, cache: Tensor) -> object:
+        """One kernel for the heads, and flash-attn's for attention."""
+        from flash_attn import flash_attn_with_kvcache
+
+        q = self.qkv_heads(cache).unsqueeze(1)
+        return flash_attn_with_kvcache(
+            q, cache[0], cache[1], cache_seqlens=self.lens, block_table=self.tables, causal=True
+        )
 
 
 def attention(batch: int, context: int) -> None:
-    """One line: both kernels, ours with every number of splits."""
-    blocks = -(-context // BLOCK)
-    shape = (batch * blocks, BLOCK, KV_HEADS, HEAD_DIM)
-    k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    tables = torch.randperm(batch * blocks, device="cuda").int().view(batch, blocks)
-    wide = torch.zeros(batch, 16, device="cuda", dtype=torch.int32)  # as wide as max_model_len 4096 makes it
-    wide[:, :blocks] = tables
-    lens = torch.full((batch,), context, device="cuda", dtype=torch.int32)
-    q = torch.randn(batch, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
-    num_bytes = 2 * batch * context * KV_HEADS * HEAD_DIM * 2
-    cells = []
-    for splits in (1, 2, 4, 8, 16, 32):
-        if splits == 1 or batch * splits <= 1024:
-            us = graph_time(lambda: decode.paged_decode(q, k, v, wide, lens, 0.088, splits))  # noqa: B023
-            cells.append(f"x{splits} {us:6.1f}")
-    try:
-        from flash_attn import flash_attn_with_kvcache
-
-        def flash() -> torch.Tensor:
-            return flash_attn_with_kvcache(q.unsqueeze(1), k, v, cache_seqlens=lens, block_table=wide, causal=True)
-
-        cells.append(f"flash {graph_time(flash):6.1f}")
-    except ImportError:
-        pass
-    floor = num_bytes / 4.25e6
-    print(f"attention {batch:4d} x {context:5d}: floor {floor:6.1f} us | " + " | ".join(cells), flush=True)
+    """One line: heads and attention of a decode step."""
+    step = Step(batch, context)
+    ways = {"separate": step.separate, "flash-attn": step.flash}
+    if attend.suits(step.qkv):
+        ways["one kernel"] = step.fused
+    cells = [f"floor {2 * batch * context * KV_HEADS * HEAD_DIM * 2 / BYTES_PER_US:6.1f}"]
+    for name, way in ways.items():
+        try:
+            cells.append(f"{name} {microseconds(lambda: [way(cache) for cache in step.caches]):6.1f}")  # noqa: B023
+        except ImportError:
+            pass
+    print(f"attention {batch:4d} x {context:5d}: " + " | ".join(cells), flush=True)
 
 
-def linear(rows: int, in_features: int, out_features: int, before: str) -> None:
-    """One line: the small kernel with what stands before it (norm or silu) inside, and the same by separate kernels."""
-    ops = TritonOps()
-    x = torch.randn(rows, in_features * (2 if before == "silu" else 1), device="cuda", dtype=torch.bfloat16)
-    residual = torch.randn(rows, in_features, device="cuda", dtype=torch.bfloat16)
-    gain = torch.randn(in_features, device="cuda", dtype=torch.bfloat16)
-    weights = [torch.randn(out_features, in_features, device="cuda", dtype=torch.bfloat16) for _ in range(16)]
+def products(rows: int) -> None:
+    """One line: norm + QKV, output, norm + gate and up + SiLU, down, by our kernels and by the library's."""
+    shapes = ((4096, HIDDEN), (HIDDEN, HEADS * HEAD_DIM), (2 * INNER, HIDDEN), (HIDDEN, INNER))
+    layers = [[random(*shape) / 32 for shape in shapes] for _ in range(LAYERS)]
+    x, gain = random(rows, HIDDEN), random(HIDDEN)
+    run = small_linear if small_linear.suits(x, INNER) else tile_linear
 
-    def fused(w: torch.Tensor) -> object:
-        if before == "norm":
-            return small_linear.norm_linear(x, residual, gain, 1e-6, w)
-        return small_linear.silu_linear(x, w) if before == "silu" else small_linear.small_linear(x, w)
+    def ours() -> Tensor:
+        y = residual = x
+        for qkv, out, gate_up, down in layers:
+            wide, residual = run.norm_linear(y, residual, gain, 1e-6, qkv)
+            y = run.linear(wide[:, : HEADS * HEAD_DIM], out)
+            gated, residual = run.norm_linear(y, residual, gain, 1e-6, gate_up, None, True)
+            y = run.linear(gated, down)
+        return y
 
-    def separate(w: torch.Tensor) -> object:
-        if before == "norm":
-            return F.linear(ops.add_rms_norm(x, residual, gain, 1e-6)[0], w)
-        return F.linear(ops.silu_and_mul(x) if before == "silu" else x, w)
+    def library() -> Tensor:
+        y = residual = x
+        for qkv, out, gate_up, down in layers:
+            y, residual = norm.add_rms_norm(y, residual, gain, 1e-6)
+            y = F.linear(F.linear(y, qkv)[:, : HEADS * HEAD_DIM], out)
+            y, residual = norm.add_rms_norm(y, residual, gain, 1e-6)
+            y = F.linear(activation.silu_and_mul(F.linear(y, gate_up)), down)
+        return y
 
-    def each(f: Callable[[torch.Tensor], object]) -> float:
-        def all_weights() -> None:  # several weights in turn, so that none is still in the L2 cache
-            for w in weights:
-                f(w)
-
-        return graph_time(all_weights) / len(weights)
-
-    floor = 2 * in_features * out_features / 4.25e6
-    print(
-        f"linear {rows} x {in_features} -> {out_features}, {before or 'nothing'} before it: floor {floor:.1f} us | "
-        f"small {each(fused):.1f} | library {each(separate):.1f}",
-        flush=True,
-    )
+    floor = sum(w.numel() * 2 for w in layers[0]) / BYTES_PER_US
+    line = f"floor {floor:.1f} | ours {microseconds(ours):.1f} | library {microseconds(library):.1f}"
+    print(f"products of a layer, {rows:2d} rows: {line}", flush=True)
 
 
 def main() -> None:
-    for batch, context in ((1, 512), (1, 4000), (8, 1024), (16, 1024), (32, 1024), (64, 1024), (256, 512), (512, 160)):
+    for batch, context in (
+        (1, 512), (1, 4000), (4, 1024), (8, 1024), (16, 1024), (32, 1024), (64, 1024), (128, 600), (256, 512), (512, 160)
+    ):  # fmt: skip
         attention(batch, context)
-    for rows in (1, 2, 4, 8):
-        for before, *shape in (("norm", 1024, 4096), ("", 2048, 1024), ("norm", 1024, 6144), ("silu", 3072, 1024)):
-            linear(rows, *shape, before)
+        torch.cuda.empty_cache()
+    for rows in (1, 2, 4, 8, 16):
+        products(rows)
 
 
 if __name__ == "__main__":
