@@ -16,8 +16,7 @@ class Seam:
     owner: "module" or "module:Class". attribute: its name there. signature: its parameters, as `inspect` writes them
     without annotations; of a class, those of its constructor, without self. defaults_of: functions ("module:name")
     that hold the object as the default of a parameter, and so would not notice that the attribute changed. methods: of
-    a class, (name, signature with self) of each method that the engine calls. switches: (owner, attribute, value) of
-    class attributes that have this value meanwhile, for a place that the engine otherwise goes around.
+    a class, (name, signature with self) of each method that the engine calls.
 
     Modules of the engine that hold a function or class of a module under a name of their own (`from ... import`) are
     found by `swap`; they need no mention.
@@ -30,7 +29,6 @@ class Seam:
     defaults_of: tuple[str, ...] = ()
     methods: tuple[tuple[str, str], ...] = ()
     is_class: bool = False
-    switches: tuple[tuple[str, str, Any], ...] = ()
 
     @property
     def is_method(self) -> bool:

@@ -136,10 +136,6 @@ def _put(stack: ExitStack, seam: Seam, piece: Any) -> None:
         setattr(owner, attribute, wrapped_like(kind, piece))
     for path in seam.defaults_of:
         _put_default(stack, resolve(path), before, piece)
-    for path, attribute, value in seam.switches:
-        owner = resolve(path)
-        stack.callback(setattr, owner, attribute, vars(owner)[attribute])
-        setattr(owner, attribute, value)
     if not seam.is_method:
         stack.callback(_leave_nowhere, seam, before)
 

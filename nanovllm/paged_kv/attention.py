@@ -16,7 +16,6 @@ class AttentionBackend(Protocol):
 
     name: str
     supports_cuda_graphs: bool
-    fuses_decode: bool  # a decode step may run as one kernel with what precedes attention (qwen3/kernels/attend.py)
 
     def store(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
         """Write row i of k and v [T, Hkv, D] to slot slot_mapping[i]; -1 writes nothing."""

@@ -19,7 +19,7 @@ class TorchOps:
     """The reference, on any device."""
 
     name = "torch"
-    small: Any = None  # kernels for one or two rows, and for up to 16, where there are some: see small_batch.py
+    small: Any = None  # kernels for one or two rows, and for up to 8, where there are some: see small_batch.py
     tile: Any = None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -70,11 +70,10 @@ class TritonOps(TorchOps):
 
     def __init__(self) -> None:
         # Triton is imported only where it is used: it is missing on Windows and macOS.
-        from nanovllm.qwen3.kernels import activation, attend, heads, norm, small_linear, tile_linear
+        from nanovllm.qwen3.kernels import activation, heads, norm, small_linear, tile_linear
 
-        self._norm, self._activation, self._heads, self._row = norm, activation, heads, attend
+        self._norm, self._activation, self._heads = norm, activation, heads
         self.small, self.tile = small_linear, tile_linear
-        self._tickets: list[Tensor] = []
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See TorchOps.rms_norm."""
@@ -104,27 +103,7 @@ class TritonOps(TorchOps):
         attention: Attention,
         context: ForwardContext,
     ) -> Tensor:
-        """See TorchOps.attend: one kernel in a decode step; else norm, rotation and the KV store are one."""
-        if self._row.suits(qkv) and attention.backend.fuses_decode and not context.is_prefill:
-            assert context.block_tables is not None
-            assert attention.k_cache is not None
-            assert attention.v_cache is not None
-            return self._row.attend_one_row(
-                qkv,
-                q_weight,
-                k_weight,
-                eps,
-                angles.table,
-                angles.positions,
-                attention.num_heads,
-                attention.k_cache,
-                attention.v_cache,
-                context.slot_mapping,
-                context.block_tables,
-                context.context_lens,
-                attention.scale,
-                self._tickets_for(qkv.shape[0] * attention.num_kv_heads, qkv.device),
-            )
+        """See TorchOps.attend; norm, rotation and the KV store are one kernel."""
         q, k, v = self._heads.norm_rotate_store(
             qkv,
             q_weight,
@@ -139,9 +118,3 @@ class TritonOps(TorchOps):
             attention.v_cache,
         )
         return attention(q, k, v, context, stored=True)
-
-    def _tickets_for(self, count: int, device: torch.device) -> Tensor:
-        """At least `count` int32 zeros. Smaller ones of before stay alive: a recorded graph may use them."""
-        if not self._tickets or len(self._tickets[-1]) < count:
-            self._tickets.append(torch.zeros(count, dtype=torch.int32, device=device))
-        return self._tickets[-1]

@@ -1,8 +1,8 @@
-"""A decoder layer for up to 16 rows on a GPU: five kernels where `Qwen3DecoderLayer.forward` takes ten.
+"""A decoder layer for up to 8 rows on a GPU: seven kernels where `Qwen3DecoderLayer.forward` takes ten.
 
 At such a batch size a layer's time is that of its launches and of reading the weights once. So the four products have
-kernels made for few rows, with the norms and SiLU-and-multiply inside; the fifth is attention. The numbers are rounded
-at the same places as in the long way round, which stays the definition.
+kernels made for few rows, with the norms and SiLU-and-multiply inside; the other three are attention's. The numbers are
+rounded at the same places as in the long way round, which stays the definition.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 def products(layer: "Qwen3DecoderLayer", x: Tensor) -> Any:
     """The kernels for x's few rows that take all four weights of the layer: small_linear, tile_linear, or None."""
     ops = layer.mlp.ops
-    if ops.small is None:
-        return None
-    hidden, heads = x.shape[1], layer.self_attn.o_proj.local_size
-    inner = layer.mlp.down_proj.local_size
-    if all(ops.small.suits(x, n) for n in (hidden, heads, inner)):
-        return ops.small
-    plain, norm = ops.tile.PLAIN, ops.tile.ADD_NORM
-    fits = ops.tile.suits(x, heads, plain) and ops.tile.suits(x, inner, plain) and ops.tile.suits(x, hidden, norm, True)
-    return ops.tile if fits else None
+    hidden, heads, inner = x.shape[1], layer.self_attn.o_proj.local_size, layer.mlp.down_proj.local_size
+    for kernels in (ops.small, ops.tile):
+        if kernels is None:
+            continue
+        if kernels.suits(x, hidden, gated=True) and kernels.suits(x, heads) and kernels.suits(x, inner):
+            return kernels
+    return None
 
 
 def forward(

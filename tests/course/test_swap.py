@@ -52,22 +52,6 @@ def test_a_function_that_others_hold_as_a_default_is_swapped_there_too() -> None
     assert BlockManager(2, 1).block_hash(Sequence(0, [5, 6], block_size=1), 0) != 1
 
 
-def test_an_own_decode_kernel_is_not_gone_around() -> None:
-    """For a few sequences a GPU engine decodes in one fused kernel; with a learner's kernel in, it must not."""
-    pytest.importorskip("triton")
-    from nanovllm.paged_kv.backends.triton_backend import TritonBackend
-
-    backend = TritonBackend()
-    assert backend.fuses_decode
-
-    def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits=None):  # type: ignore[no-untyped-def]
-        return q
-
-    with swap("triton_backend.paged_decode", paged_decode):
-        assert not backend.fuses_decode
-    assert backend.fuses_decode
-
-
 def test_the_whole_scheduler_runs_with_it() -> None:
     with swap("BlockManager.append", my_append) as calls:
         assert find_failure(range(30)) is None

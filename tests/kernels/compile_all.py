@@ -17,7 +17,7 @@ from triton.runtime.jit import JITFunction
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
-from nanovllm.qwen3.kernels import activation, attend, heads, norm, race, small_linear, tile_linear
+from nanovllm.qwen3.kernels import activation, heads, norm, race, small_linear, tile_linear
 
 TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
 OPTIONS = ("num_warps", "num_stages", "launch_pdl")
@@ -75,9 +75,6 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
         gain, table = torch.ones(head_dim, dtype=dtype), torch.zeros(9, head_dim)
         for caches in ((cache, cache), (None, None)):
             heads.norm_rotate_store(qkv, gain, gain, 1e-6, table, slots, num_heads, num_kv_heads, slots, *caches)
-        attend.attend_one_row(
-            qkv, gain, gain, 1e-6, table, slots, num_heads, cache, cache, slots, tables, lens, 0.1, lens, 8
-        )
     race.exponential_race(torch.zeros(3, 5000, dtype=dtype), torch.zeros(3, 1), torch.zeros(3, 2, dtype=torch.int64))
 
 

@@ -1,6 +1,5 @@
 """The kernels of a decode step with few rows against their torch reference."""
 
-import math
 from types import ModuleType
 
 import pytest
@@ -9,75 +8,17 @@ from helpers import tiny_config
 
 pytest.importorskip("triton")
 
-from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.backends.torch_backend import TorchBackend
 from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.qwen3 import small_batch
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.kernels import small_linear, tile_linear
-from nanovllm.qwen3.kernels.attend import attend_one_row
 from nanovllm.qwen3.model import Qwen3DecoderLayer
 from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.placement import Placement
-from nanovllm.qwen3.rotary import RotaryAngles, RotaryEmbedding
-from tests.kernels.shared import DEVICE, DTYPES, assert_close, make_cache, random
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("lens", "block_size", "heads", "kv_heads", "head_dim", "splits"),
-    [
-        ([1, 5, 0, 9], 4, 4, 2, 16, 1),
-        ([130, 7, 65, 1], 16, 6, 2, 32, 4),
-        ([40, 0], 1, 8, 1, 64, 2),
-        ([70, 3, 2], 3, 5, 5, 20, 2),
-        ([300, 256, 257], 256, 4, 4, 64, None),
-        ([200, 64, 65, 129], 64, 4, 2, 128, 8),
-    ],
-)
-def test_the_fused_decode_step_equals_the_reference(
-    lens: list[int], block_size: int, heads: int, kv_heads: int, head_dim: int, splits: int | None, dtype: torch.dtype
-) -> None:
-    """Norm, rotation, store and attention at once: the same output and the same cache; padded rows change nothing."""
-    k_cache, v_cache, tables = make_cache(lens, block_size, kv_heads, head_dim, dtype)
-    slots = []
-    for row, length in enumerate(lens):
-        last = length - 1
-        slots.append(int(tables[row, last // block_size]) * block_size + last % block_size if length else -1)
-    for slot in (s for s in slots if s >= 0):  # the newest token's place holds nothing yet
-        k_cache.flatten(0, 1)[slot] = v_cache.flatten(0, 1)[slot] = math.nan
-    qkv = random(len(lens), (heads + 2 * kv_heads) * head_dim, dtype=dtype)
-    q_weight, k_weight = random(head_dim, dtype=dtype, seed=1), random(head_dim, dtype=dtype, seed=2)
-    positions = torch.tensor([max(n - 1, 0) for n in lens], device=DEVICE)
-    angles = RotaryAngles(random(max(lens) + 1, head_dim), positions)
-    context_lens = torch.tensor(lens, dtype=torch.int32, device=DEVICE)
-    slot_mapping = torch.tensor(slots, device=DEVICE)
-    context = ForwardContext(False, slot_mapping, context_lens, tables, max_seqlen_k=max(lens))
-    attention = Attention(heads, kv_heads, head_dim, TorchBackend())
-    attention.bind(k_cache.nan_to_num(), v_cache.nan_to_num())
-    expected = TorchOps().attend(qkv, q_weight, k_weight, 1e-6, angles, attention, context)
-    tickets = torch.zeros(len(lens) * kv_heads + 1, dtype=torch.int32, device=DEVICE)
-    weights = q_weight, k_weight, 1e-6, angles.table, positions
-    steps = heads, k_cache, v_cache, slot_mapping, tables, context_lens, attention.scale, tickets, splits
-    out = attend_one_row(qkv, *weights, *steps)
-    real = [i for i, n in enumerate(lens) if n]
-    assert_close(out[real], expected[real])
-    assert not out[[i for i, n in enumerate(lens) if not n]].any()
-    assert_close(k_cache.nan_to_num(), attention.k_cache)
-    assert torch.equal(v_cache.nan_to_num(), attention.v_cache)
-    assert not tickets.any()
-    assert torch.equal(attend_one_row(qkv, *weights, *steps), out)  # the tickets serve again
-
-
-def test_tickets_of_a_larger_batch_do_not_replace_those_of_a_smaller_one() -> None:
-    """A recorded graph goes on using the memory that it was recorded with."""
-    ops = TritonOps()
-    small, large = ops._tickets_for(4, DEVICE), ops._tickets_for(9, DEVICE)
-    assert (len(small), len(large)) == (4, 9)
-    assert any(small is kept for kept in ops._tickets)
-    assert ops._tickets_for(7, DEVICE) is large
-
+from nanovllm.qwen3.rotary import RotaryEmbedding
+from tests.kernels.shared import DEVICE, DTYPES, assert_close, random
 
 CASES = [
     (small_linear, 1, 16, 7),
@@ -87,7 +28,7 @@ CASES = [
     (tile_linear, 4, 100, 33),
     (tile_linear, 8, 1024, 40),
     (tile_linear, 5, 900, 9),
-    (tile_linear, 16, 600, 2050),
+    (tile_linear, 8, 600, 2050),
 ]
 
 
@@ -116,7 +57,7 @@ def test_norm_and_gate_around_a_product_of_few_rows_equal_the_reference(
     num_weights = 2 * out_features if gated else out_features
     gain, bias = random(size, dtype=dtype, seed=2), None if gated else random(num_weights, dtype=dtype, seed=3)
     weight = random(num_weights, size, dtype=dtype, seed=4) / size**0.5
-    assert kernel.suits(x, size, 2, gated)
+    assert kernel.suits(x, size, gated)
     plain = TorchOps()
 
     def long_way(normed: torch.Tensor) -> torch.Tensor:
@@ -132,9 +73,9 @@ def test_norm_and_gate_around_a_product_of_few_rows_equal_the_reference(
     assert_close(alone, long_way(plain.rms_norm(x, gain, 1e-6)))
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 16, 17])
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 9])
 def test_a_layer_of_few_rows_equals_the_long_way_round(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`small_batch.forward` against the layer with plain torch operations, with and without a residual."""
+    """Up to 8 rows go the short way; with and without a residual it gives what plain torch operations give."""
     config = Qwen3Config.from_dict(tiny_config(num_attention_heads=4, num_key_value_heads=2, attention_bias=True))
     outputs = []
     for ops, backend in ((TorchOps(), TorchBackend()), (TritonOps(), TritonBackend())):
@@ -155,7 +96,7 @@ def test_a_layer_of_few_rows_equals_the_long_way_round(rows: int, monkeypatch: p
         monkeypatch.setattr(small_batch, "forward", lambda *a, f=forward, c=calls: c.append(1) or f(*a))
         outputs += [layer(x, residual, angles, context), layer(x, None, angles, context)]
         monkeypatch.undo()
-        assert len(calls) == (2 if isinstance(ops, TritonOps) and rows <= 16 else 0)
+        assert len(calls) == (2 if isinstance(ops, TritonOps) and rows <= 8 else 0)
     for actual, expected in zip(outputs[2:], outputs[:2], strict=True):
         for a, e in zip(actual, expected, strict=True):
             assert_close(a, e)

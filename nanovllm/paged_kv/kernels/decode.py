@@ -127,14 +127,14 @@ def _join_kernel(
     tl.store(out_ptr + row * HEAD_DIM + d, out.to(out_ptr.dtype.element_ty), mask=d < HEAD_DIM)
 
 
-def choose_splits(num_seqs: int, num_kv_heads: int, device: torch.device, fill: float = 3) -> int:
-    """Splits of every context: enough programs to fill the GPU `fill` times, a power of two, at most 32.
+def choose_splits(num_seqs: int, num_kv_heads: int, device: torch.device) -> int:
+    """Splits of every context: enough programs to fill the GPU about three times, a power of two, at most 32.
 
     Three is what scripts/kernel_times.py found best on an H200 for 1 to 64 sequences.
 
     It depends on the batch size alone, so that a captured graph stays right while contexts grow.
     """
-    wanted = fill * multiprocessors(device) / (num_seqs * num_kv_heads)
+    wanted = 3 * multiprocessors(device) / (num_seqs * num_kv_heads)
     splits = 1
     while splits < wanted and splits < MAX_SPLITS:
         splits *= 2

@@ -6,7 +6,7 @@ kernel before has ended (`wait_for_inputs`).
 
 What stands beside the product is done inside it: a residual addition with RMSNorm before it, which every program
 repeats for itself, and SiLU-and-multiply after it. That costs less than kernels of their own. `tile_linear.py` does the
-same on tensor cores for up to 16 rows.
+same on tensor cores for up to 8 rows.
 """
 
 import torch
@@ -88,7 +88,7 @@ def _few_rows_kernel(
         tl.store(out_ptr + row * out_features + n, y.to(dtype), mask=n_inside)
 
 
-def suits(x: torch.Tensor, in_features: int, prologue: int = PLAIN, gated: bool = False) -> bool:
+def suits(x: torch.Tensor, in_features: int, gated: bool = False) -> bool:
     """True for one or two rows x and weights [.., in_features] that a program can hold whole rows of."""
     return x.shape[0] <= MAX_ROWS and in_features <= MAX_FEATURES
 

@@ -1,4 +1,4 @@
-"""A linear layer for 3 to 16 rows on tensor cores: the time is still that of reading the weights once.
+"""A linear layer for 3 to 8 rows on tensor cores: the time is still that of reading the weights once.
 
 A library's matrix product fetches a weight piece by piece as it multiplies. Here a program asks for all of its part of
 the weight at once, before the kernel before has ended (`wait_for_inputs`), and multiplies when the inputs are there.
@@ -14,11 +14,11 @@ import triton.language as tl
 from nanovllm.paged_kv.kernels.launch import dot_precision, early, shared_memory, wait_for_inputs
 from nanovllm.qwen3.kernels.small_linear import ADD_NORM, NORM, PLAIN, silu_times
 
-MAX_ROWS = 16
+MAX_ROWS = 8  # of a tensor core tile; with 16 the library is as fast (scripts/kernel_times.py)
 _PART = 256  # inputs that are multiplied in one part
 
 
-@triton.jit(do_not_specialize=["rows"])  # one compilation for up to 8, and one for up to 16 rows
+@triton.jit(do_not_specialize=["rows"])  # one compilation for all numbers of rows
 def _tile_kernel(
     x_ptr,
     residual_ptr,
@@ -89,18 +89,11 @@ def _tile_kernel(
     tl.store(out_ptr + m[None, :] * out_features + n[:, None], y.to(dtype), mask=out_mask)
 
 
-def suits(x: torch.Tensor, in_features: int, prologue: int = PLAIN, gated: bool = False) -> bool:
-    """True for up to 16 rows x and a weight [.., in_features] of which a program can hold all that it needs."""
-    if x.shape[0] > MAX_ROWS:
-        return False
-    held = _weight_rows(in_features, gated) * (2 if gated else 1)
-    held += 8 if prologue == PLAIN and x.element_size() == 2 else _rows(x)
+def suits(x: torch.Tensor, in_features: int, gated: bool = False) -> bool:
+    """True for up to 8 rows x and a weight [.., in_features] of which a program can hold its part, and x, at once."""
+    held = _weight_rows(in_features, gated) * (2 if gated else 1) + MAX_ROWS
     held_bytes = held * triton.next_power_of_2(in_features) * x.element_size()
-    return held_bytes < shared_memory(x.device)
-
-
-def _rows(x: torch.Tensor) -> int:
-    return 8 if x.shape[0] <= 8 else 16
+    return x.shape[0] <= MAX_ROWS and held_bytes < shared_memory(x.device)
 
 
 def _weight_rows(in_features: int, gated: bool) -> int:
@@ -163,7 +156,7 @@ def _launch(
         HAS_BIAS=bias is not None,
         IN_FEATURES=in_features,
         PARTS=parts,
-        BLOCK_M=_rows(x),
+        BLOCK_M=MAX_ROWS,
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         PRECISION=dot_precision(x.dtype),
