@@ -42,6 +42,7 @@ class Ours:
         from nanovllm.scheduler import BlockManager, Scheduler, Sequence
 
         self.inputs, self.prepare_batch, self.row_keys = SamplingInputs.of, prepare, row_keys
+        self.sampling: SamplingInputs | None = None
         self.buffers = DecodeBuffers(batch, MAX_LEN // BLOCK, torch.device("cpu"))
         self.scheduler = Scheduler(
             BlockManager(batch * 8, BLOCK),
@@ -62,7 +63,7 @@ class Ours:
         slices = [seq.scheduled_slice() for seq in seqs]
         host = self.prepare_batch(slices, is_prefill, BLOCK)
         if not is_prefill:
-            sampling = self.inputs(seqs)
+            sampling = self.sampling = self.inputs(seqs, like=self.sampling)  # as the overlapped loop does
             keys = self.row_keys(sampling.seed, sampling.position)
             self.buffers.fill(host, sampling.temperature, keys, None, len(seqs))
 

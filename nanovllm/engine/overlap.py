@@ -30,6 +30,7 @@ class _Flight:
 
     schedule: Schedule
     pending: PendingTokens
+    sampling: SamplingInputs
 
 
 class OverlappedLoop:
@@ -73,7 +74,8 @@ class OverlappedLoop:
         try:
             slices = [seq.scheduled_slice() for seq in schedule.seqs]
             sampling, live = SamplingInputs.of(schedule.seqs), self._engine.scheduler.sequences
-            return _Flight(schedule, self._engine.ranks.launch(slices, schedule.is_prefill, sampling, live))
+            pending = self._engine.ranks.launch(slices, schedule.is_prefill, sampling, live)
+            return _Flight(schedule, pending, sampling)
         except BaseException:
             self._engine.scheduler.rollback(schedule)
             raise
@@ -85,10 +87,10 @@ class OverlappedLoop:
         if seqs is None:
             return None
         feed = Feed(flight.pending, _rows_of(seqs, in_flight))
-        sampling = SamplingInputs.of(seqs, num_ahead=1)
+        sampling = SamplingInputs.of(seqs, num_ahead=1, like=flight.sampling)
         live = self._engine.scheduler.sequences
         pending = self._engine.ranks.launch([slice_ahead(s) for s in seqs], False, sampling, live, feed)
-        return _Flight(Schedule(seqs, False), pending)
+        return _Flight(Schedule(seqs, False), pending, sampling)
 
     def cancel(self) -> None:
         """Forget the step in flight. Its requests stay as they were before it, so it can simply be run again."""

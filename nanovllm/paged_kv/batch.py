@@ -4,7 +4,7 @@ Host work is vectorised numpy. Each rank does it for itself from the same slices
 """
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 
 import numpy as np
@@ -50,6 +50,7 @@ class SamplingInputs:
     top_p: np.ndarray  # [n] float32
     seed: np.ndarray  # [n] int64
     position: np.ndarray  # [n] int64, the index that the new token will have in its sequence
+    seq_ids: list[int] = field(default_factory=list)  # [n]
 
     @property
     def cuts_vocabulary(self) -> bool:
@@ -57,18 +58,24 @@ class SamplingInputs:
         return bool((self.top_k > 0).any() or (self.top_p < 1).any())
 
     @classmethod
-    def of(cls, seqs: Seq[Sequence], num_ahead: int = 0) -> "SamplingInputs":
+    def of(cls, seqs: Seq[Sequence], num_ahead: int = 0, like: "SamplingInputs | None" = None) -> "SamplingInputs":
         """Collect them for `seqs` (only those whose last known token is in the step).
 
-        num_ahead: tokens of each that an earlier step is still sampling.
+        num_ahead: tokens of each that an earlier step is still sampling. like: the inputs of an earlier step; where it
+        was one of the same sequences, only their positions are new.
         """
+        position = np.array([s.num_tokens + num_ahead for s in seqs], np.int64)
+        seq_ids = [s.seq_id for s in seqs]
+        if like is not None and like.seq_ids == seq_ids:
+            return replace(like, position=position)
         params = [s.sampling_params for s in seqs]
         return cls(
             temperature=np.array([0.0 if p.is_greedy else p.temperature for p in params], np.float32),
             top_k=np.array([p.top_k for p in params], np.int64),
             top_p=np.array([p.top_p for p in params], np.float32),
             seed=np.array([s.seed for s in seqs], np.int64),
-            position=np.array([s.num_tokens + num_ahead for s in seqs], np.int64),
+            position=position,
+            seq_ids=seq_ids,
         )
 
 

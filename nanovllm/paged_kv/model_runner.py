@@ -107,10 +107,8 @@ class ModelRunner:
         rows = torch.arange(max_num_seqs, device=self.device) % num_tokens
         logits = self.model.compute_logits(hidden, replace(batch.context, last_token_rows=rows))
         if logits is not None:
-            ones = np.ones(max_num_seqs)
-            inputs = SamplingInputs(
-                ones.astype(np.float32), ones.astype(np.int64), ones.astype(np.float32), *[ones.astype(np.int64)] * 2
-            )
+            ones, whole = np.ones(max_num_seqs, np.float32), np.ones(max_num_seqs, np.int64)
+            inputs = SamplingInputs(temperature=ones, top_k=whole, top_p=ones, seed=whole, position=whole)
             self.sampler(logits, self.sampler.prepare(inputs, self.device))
 
     def allocate(self, num_blocks: int) -> None:

@@ -178,3 +178,18 @@ def test_sampling_inputs_collect_each_row() -> None:
     assert inputs.top_p.tolist() == pytest.approx([1.0, 0.9, 1.0])
     assert inputs.seed.tolist() == [5, 2**63 - 1, 0]
     assert inputs.position.tolist() == [3, 1, 2]
+
+
+def test_sampling_inputs_of_the_same_sequences_are_collected_once() -> None:
+    """A later step takes over what an earlier one found, but never for other sequences or in another order."""
+    seqs = [Sequence(i, [1] * (i + 1), SamplingParams(temperature=0.5 + i), seed=i) for i in range(3)]
+    first = SamplingInputs.of(seqs)
+    for seq in seqs:
+        seq.append_token(7)
+    later = SamplingInputs.of(seqs, num_ahead=1, like=first)
+    assert later.temperature is first.temperature
+    assert later.position.tolist() == [3, 4, 5]
+    for others in (seqs[:2], seqs[::-1]):
+        fresh = SamplingInputs.of(others, like=first)
+        assert fresh.seed.tolist() == [seq.seed for seq in others]
+        assert fresh.temperature.tolist() == [seq.sampling_params.temperature for seq in others]
