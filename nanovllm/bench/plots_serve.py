@@ -77,6 +77,7 @@ def _over_load(result: ServeResult, points: list[ServePoint], name: str, label: 
         for ax, title, unit in ((answered_ax, "Goodput", "requests/s"), (tokens_ax, "Throughput", "tok/s")):
             ax.set_title(title)
             ax.set_ylabel(unit)
+            thousands(ax)
             ax.set_ylim(bottom=0)
         for ax in panels:
             ax.set_xlim(0, max(xs) * 1.05)

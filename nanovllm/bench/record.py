@@ -4,7 +4,9 @@ Times are seconds since the first request of a repeat was queued; tokens are cou
 a JSON file holds a list of them with the version of this schema.
 """
 
+import gzip
 import json
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -238,16 +240,24 @@ def save(results: list[AnyResult], path: Path) -> None:
 
 
 def load(path: Path) -> list[AnyResult]:
-    """Read what `save` wrote. Raises BenchError when the file is something else."""
+    """Read what `save` wrote, compressed by gzip or not. Raises BenchError when the file is something else."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise BenchError(f"cannot read {path} ({e.strerror}): pass a results.json that `nanovllm bench` wrote") from e
+        document = json.loads(_text(path))
+    except (OSError, EOFError, zlib.error) as e:
+        reason = getattr(e, "strerror", None) or e
+        raise BenchError(f"cannot read {path} ({reason}): pass a results.json that `nanovllm bench` wrote") from e
     except ValueError as e:
         raise BenchError(f"{path} is not valid JSON ({e}): pass a results.json that `nanovllm bench` wrote") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise BenchError(f"{path} is no benchmark result of schema {SCHEMA!r}: run `nanovllm bench` again")
     return [_result(plain, f"{path.name}: result {i}") for i, plain in enumerate(document.get("results", []))]
+
+
+def _text(path: Path) -> str:
+    if path.suffix != ".gz":
+        return path.read_text(encoding="utf-8")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return file.read()
 
 
 def _result(plain: Any, where: str) -> AnyResult:

@@ -102,6 +102,7 @@ def bars(axes: Any, names: Sequence[str], spreads: Sequence[Spread], colours: Se
             axes.errorbar([x], [s.median], yerr=ends, fmt="none", ecolor=neutral("ink"), capsize=4, elinewidth=1.2)
     if all(v == int(v) for s in spreads for v in s.values):
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    thousands(axes)
     axes.set_xticks(list(xs), names)
     axes.grid(False, axis="x")
     top = max([s.high for s in spreads] + [1e-9])
