@@ -1,4 +1,4 @@
-"""Whole engines with 1, 2 and 4 processes: the same tokens in every situation that the scheduler can bring about."""
+"""Whole engines with 1, 2, 4 and 8 processes: the same tokens in every situation that the scheduler can bring about."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -76,6 +76,17 @@ def test_batched_chunked_preempted_and_cached(checkpoint: Path, size: int) -> No
         assert max(llm.ranks.call(num_known_tables)) <= 1  # finished and preempted requests are forgotten
         shares = llm.ranks.group.every("weight_bytes_read")
         assert max(shares) - min(shares) < 0.02 * max(shares)
+
+
+def test_eight_ranks_of_one_head_share_four_kv_heads(checkpoint: Path) -> None:
+    """Two ranks each hold the same KV head. Chunked prompts, greedy and seeded; short, for eight processes are slow."""
+    prompts, params = workload()
+    prompts, params = prompts[1:4], [replace(p, max_tokens=3) for p in params[1:4]]
+    expected = one_by_one(checkpoint, prompts, params)
+    with make_llm(checkpoint, tensor_parallel_size=8, **TIGHT) as llm:
+        assert token_ids_of(llm.generate(prompts, params, use_tqdm=False)) == expected
+        assert len(llm.ranks.call(pool_shape)) == 8
+        assert_idle(llm)
 
 
 @pytest.mark.parametrize("size", [2, 4])
