@@ -1,7 +1,9 @@
 """Type and range checks whose failures read as sentences; shared by the configuration and the sampling parameters."""
 
+import difflib
 import math
 import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -54,3 +56,21 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], error: type[Ex
     if value not in choices:
         raise error(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
     return value
+
+
+def check_names(kind: str, given: Iterable[str], known: Sequence[str], error: type[Exception] = ValueError) -> None:
+    """Raise `error` for the first of `given` that is not in `known`, with the nearest that is, or else with all.
+
+    kind: what the names are, in the singular: "engine option", "sampling parameter".
+    """
+    for name in given:
+        if name not in known:
+            hint = nearest(name, known) or f"the {kind}s are {', '.join(known)}"
+            raise error(f"unknown {kind} {name!r}: {hint}")
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The question "did you mean 'stop_token_ids'?" with the known name that begins so, or the most alike; or ""."""
+    begins = [k for k in known if len(name) > 1 and k.startswith(name)]
+    near = begins or difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else ""

@@ -1,10 +1,9 @@
 """Every limit and option of the engine in one dataclass; each is refused with a sentence when it is wrong."""
 
-import difflib
 from dataclasses import dataclass, fields
 from typing import Any
 
-from nanovllm.checks import check_bool, check_choice, check_float, check_int
+from nanovllm.checks import check_bool, check_choice, check_float, check_int, check_names
 from nanovllm.errors import ConfigError
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -87,10 +86,5 @@ class EngineConfig:
     @classmethod
     def from_limits(cls, model: str, **limits: Any) -> "EngineConfig":
         """Build from keyword limits, refusing an unknown one with the nearest name that exists."""
-        known = [f.name for f in fields(cls)]
-        for name in limits:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known[1:])}"
-                raise ConfigError(f"unknown engine option {name!r}: {hint}")
+        check_names("engine option", limits, [f.name for f in fields(cls) if f.name != "model"], ConfigError)
         return cls(model, **limits)

@@ -2,15 +2,26 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Self
 
-from nanovllm.checks import check_bool, check_float, check_int
+from nanovllm.checks import check_bool, check_float, check_int, check_names
 from nanovllm.errors import RequestError
 
 GREEDY_BELOW = 1e-5  # a smaller temperature is taken as 0
 
 
+class _KnownNames:
+    """Refuses an unknown name with a sentence, where the generated `__init__` would raise a bare TypeError."""
+
+    __slots__ = ()
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        check_names("sampling parameter", given, list(SamplingParams.__dataclass_fields__), RequestError)
+        return super().__new__(cls)
+
+
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(_KnownNames):
     """Sampling and stopping of one request. Names and meanings are those of the wider field.
 
     temperature: the logits are divided by it; 0 picks the most likely token (greedy), and so does anything below 1e-5,
@@ -22,7 +33,7 @@ class SamplingParams:
     seed: the same seed and prompt give the same completion, whatever else is in the batch; None draws one.
     stop_token_ids: further token ids that end the request (kept in the output, like EOS).
 
-    Raises RequestError for a value of the wrong type or out of range.
+    Raises RequestError for a value of the wrong type or out of range, and for a name that is none of these.
     """
 
     temperature: float = 1.0

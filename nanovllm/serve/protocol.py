@@ -1,11 +1,10 @@
 """OpenAI's bodies: a request becomes an `Ask`, or an ApiError that says what is wrong; an answer becomes JSON."""
 
-import difflib
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from nanovllm.checks import check_bool, check_float
+from nanovllm.checks import check_bool, check_float, nearest
 from nanovllm.engine.requests import Prompt
 from nanovllm.errors import RequestError
 from nanovllm.sampling_params import SamplingParams
@@ -97,8 +96,7 @@ def _check_names(body: dict[str, Any], kind: str) -> None:
                 told = json.dumps(_NEUTRAL[name])
                 raise ApiError(400, f"{name} is not supported: leave it out (or send {told})", "unsupported", name)
         elif name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the parameters are {', '.join(sorted(known))}"
+            hint = nearest(name, sorted(known)) or f"the parameters are {', '.join(sorted(known))}"
             raise ApiError(400, f"unknown parameter {name[:80]!r}: {hint}", "unknown_parameter", name[:80])
 
 

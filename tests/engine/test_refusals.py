@@ -1,7 +1,11 @@
 """Bad input is refused with a sentence before anything is queued; the engine and other requests are as before."""
 
+import copy
+import inspect
+import pickle
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +68,7 @@ def test_every_limit_is_tested() -> None:
         ("block_size", "did you mean 'kvcache_block_size'"),
         ("gpu_memory_utilisation", "did you mean 'gpu_memory_utilization'"),
         ("enforce_eagre", "did you mean 'enforce_eager'"),
-        ("zzzz", "the options are max_num_batched_tokens"),
+        ("zzzz", "the engine options are max_num_batched_tokens"),
     ],
 )
 def test_an_unknown_limit_names_the_nearest(tiny: Path, name: str, hint: str) -> None:
@@ -132,9 +136,29 @@ def test_every_sampling_parameter_is_tested() -> None:
     assert {name for name, _, _ in PARAMS} == set(SamplingParams.__dataclass_fields__)
 
 
-def test_an_unknown_sampling_parameter() -> None:
-    with pytest.raises(TypeError, match="max_token"):
-        SamplingParams(max_token=5)
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("max_token", "did you mean 'max_tokens'"),
+        ("max_new_tokens", "did you mean 'max_tokens'"),
+        ("temp", "did you mean 'temperature'"),
+        ("stop", "did you mean 'stop_token_ids'"),  # and not top_p, which is more alike
+        ("n", "the sampling parameters are temperature, max_tokens, ignore_eos, top_k, top_p, seed, stop_token_ids"),
+        ("logprobs", "the sampling parameters are temperature"),
+    ],
+)
+def test_an_unknown_sampling_parameter_names_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(RequestError, match=f"unknown sampling parameter '{name}': {hint}"):
+        SamplingParams(**{"max_tokens": 5, name: 1})
+
+
+def test_sampling_parameters_are_an_ordinary_dataclass() -> None:
+    """What refuses unknown names is in nobody's way: signature, copies, pickles."""
+    params = SamplingParams(0.5, 7, seed=3)
+    assert list(inspect.signature(SamplingParams).parameters) == list(SamplingParams.__dataclass_fields__)
+    assert pickle.loads(pickle.dumps(params)) == copy.deepcopy(params) == replace(params) == params
+    assert replace(params, seed=4) == SamplingParams(temperature=0.5, max_tokens=7, seed=4)
+    assert not hasattr(params, "__dict__")
 
 
 def test_edges_of_the_sampling_parameters_are_accepted() -> None:
