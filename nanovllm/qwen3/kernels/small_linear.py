@@ -9,6 +9,10 @@ repeats for itself, and SiLU-and-multiply after it. That costs less than kernels
 same on tensor cores for up to 8 rows.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -95,7 +99,7 @@ def suits(x: torch.Tensor, in_features: int, gated: bool = False) -> bool:
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x [rows, in_features] times weight [out_features, in_features] transposed, plus bias; [rows, out_features]."""
-    return _few_rows(PLAIN, x, weight, bias)[0]
+    return _launch(PLAIN, Product(x, weight, bias))[0]
 
 
 def norm_linear(
@@ -112,46 +116,70 @@ def norm_linear(
     residual None counts as 0. gated: the weight is [2 * out_features, in_features] (gate, then up), and silu(gate) * up
     is returned.
     """
-    if residual is None:
-        return _few_rows(NORM, x, weight, bias, None, gain, eps, gated)[0], x
-    return _few_rows(ADD_NORM, x, weight, bias, residual.contiguous(), gain, eps, gated)
+    return with_norm(_launch, Product(x, weight, bias, residual, gain, eps, gated))
 
 
-def _few_rows(
-    prologue: int,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None = None,
-    gain: torch.Tensor | None = None,
-    eps: float = 0.0,
-    gated: bool = False,
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of few rows with all that is done beside it; see `norm_linear`."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    residual: torch.Tensor | None = None
+    gain: torch.Tensor | None = None
+    eps: float = 0.0
+    gated: bool = False
+
+    @property
+    def out_features(self) -> int:
+        """Columns of the output."""
+        return self.weight.shape[0] // 2 if self.gated else self.weight.shape[0]
+
+
+Launch = Callable[[int, Product], tuple[torch.Tensor, torch.Tensor]]
+
+
+def with_norm(launch: Launch, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
+    """(output, x + residual) of a product that begins with a norm."""
+    if product.residual is None:
+        return launch(NORM, product)[0], product.x
+    return launch(ADD_NORM, product)
+
+
+def launch_product(
+    kernel: Any, block_n: int, options: dict[str, Any], prologue: int, product: Product
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """(output, x + residual) by one of the two kernels, which take the same arguments; block_n features a program."""
+    x, weight, bias, residual = product.x, product.weight, product.bias, product.residual
     rows, in_features = x.shape
-    out_features = weight.shape[0] // 2 if gated else weight.shape[0]
-    out = torch.empty(rows, out_features, dtype=x.dtype, device=x.device)
+    out = torch.empty(rows, product.out_features, dtype=x.dtype, device=x.device)
     new_residual = out if residual is None else torch.empty_like(residual)
-    block_k = triton.next_power_of_2(in_features)
-    block_n = max(1, min(8, _TILE // block_k) // (2 if gated else 1))
-    _few_rows_kernel[(triton.cdiv(out_features, block_n),)](
+    kernel[(triton.cdiv(product.out_features, block_n),)](
         x,
-        x if residual is None else residual,
-        weight if gain is None else gain,  # not read then
+        x if residual is None else residual.contiguous(),
+        weight if product.gain is None else product.gain,  # not read then
         weight,
         weight if bias is None else bias,
         out,
         new_residual,
         x.stride(0),
         rows,
-        out_features,
-        eps,
+        product.out_features,
+        product.eps,
         PROLOGUE=prologue,
-        GATED=gated,
+        GATED=product.gated,
         HAS_BIAS=bias is not None,
         IN_FEATURES=in_features,
         BLOCK_N=block_n,
-        BLOCK_K=block_k,
-        num_warps=4 if block_k <= 2048 else 8,
+        **options,
         **early(x.device),
     )
     return out, new_residual
+
+
+def _launch(prologue: int, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
+    block_k = triton.next_power_of_2(product.x.shape[1])
+    block_n = max(1, min(8, _TILE // block_k) // (2 if product.gated else 1))
+    options = {"BLOCK_K": block_k, "num_warps": 4 if block_k <= 2048 else 8}
+    return launch_product(_few_rows_kernel, block_n, options, prologue, product)

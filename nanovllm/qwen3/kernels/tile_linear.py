@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from nanovllm.paged_kv.kernels.launch import dot_precision, early, shared_memory, wait_for_inputs
-from nanovllm.qwen3.kernels.small_linear import ADD_NORM, NORM, PLAIN, silu_times
+from nanovllm.paged_kv.kernels.launch import dot_precision, shared_memory, wait_for_inputs
+from nanovllm.qwen3.kernels.small_linear import PLAIN, Product, launch_product, silu_times, with_norm
 
 MAX_ROWS = 8  # of a tensor core tile; with 16 the library is as fast (scripts/kernel_times.py)
 _PART = 256  # inputs that are multiplied in one part
@@ -102,8 +102,8 @@ def _weight_rows(in_features: int, gated: bool) -> int:
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x [rows, in_features] times weight [out_features, in_features] transposed, plus bias; [rows, out_features]."""
-    return _launch(PLAIN, x, weight, bias)[0]
+    """As `small_linear.linear`."""
+    return _launch(PLAIN, Product(x, weight, bias))[0]
 
 
 def norm_linear(
@@ -116,52 +116,21 @@ def norm_linear(
     gated: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As `small_linear.norm_linear`."""
-    if residual is None:
-        return _launch(NORM, x, weight, bias, None, gain, eps, gated)[0], x
-    return _launch(ADD_NORM, x, weight, bias, residual.contiguous(), gain, eps, gated)
+    return with_norm(_launch, Product(x, weight, bias, residual, gain, eps, gated))
 
 
-def _launch(
-    prologue: int,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None = None,
-    gain: torch.Tensor | None = None,
-    eps: float = 0.0,
-    gated: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    rows, in_features = x.shape
-    out_features = weight.shape[0] // 2 if gated else weight.shape[0]
-    out = torch.empty(rows, out_features, dtype=x.dtype, device=x.device)
-    new_residual = out if residual is None else torch.empty_like(residual)
+def _launch(prologue: int, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
+    in_features = product.x.shape[1]
+    block_n = _weight_rows(in_features, product.gated)
     block_k = min(_PART, max(16, triton.next_power_of_2(in_features)))
-    block_n = _weight_rows(in_features, gated)
     parts = triton.next_power_of_2(triton.cdiv(in_features, block_k))
-    _tile_kernel[(triton.cdiv(out_features, block_n),)](
-        x,
-        x if residual is None else residual,
-        weight if gain is None else gain,  # not read then
-        weight,
-        weight if bias is None else bias,
-        out,
-        new_residual,
-        x.stride(0),
-        rows,
-        out_features,
-        eps,
-        PROLOGUE=prologue,
-        GATED=gated,
-        WHOLE=parts * block_k == in_features and out_features % block_n == 0,
-        HAS_BIAS=bias is not None,
-        IN_FEATURES=in_features,
-        PARTS=parts,
-        BLOCK_M=MAX_ROWS,
-        BLOCK_N=block_n,
-        BLOCK_K=block_k,
-        PRECISION=dot_precision(x.dtype),
-        num_warps=max(4, min(16, parts)),
-        num_stages=1,
-        **early(x.device),
-    )
-    return out, new_residual
+    options = {
+        "WHOLE": parts * block_k == in_features and product.out_features % block_n == 0,
+        "PARTS": parts,
+        "BLOCK_M": MAX_ROWS,
+        "BLOCK_K": block_k,
+        "PRECISION": dot_precision(product.x.dtype),
+        "num_warps": max(4, min(16, parts)),
+        "num_stages": 1,
+    }
+    return launch_product(_tile_kernel, block_n, options, prologue, product)
