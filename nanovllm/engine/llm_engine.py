@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 from nanovllm.config import EngineConfig
 from nanovllm.engine.checkpoint import eos_token_ids, load_tokenizer, resolve_checkpoint
@@ -196,7 +196,7 @@ class LLMEngine:
 
     close = exit
 
-    def __enter__(self) -> "LLMEngine":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

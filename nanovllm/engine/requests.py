@@ -66,7 +66,7 @@ def check_lists(prompts: Any, sampling_params: Any) -> tuple[list[Prompt], list[
         raise RequestError("prompts is a list of integers: for one prompt of token ids pass [token_ids]")
     if sampling_params is None or isinstance(sampling_params, SamplingParams):
         return prompts, [sampling_params] * len(prompts)
-    if isinstance(sampling_params, str) or not isinstance(sampling_params, Iterable):
+    if isinstance(sampling_params, str | bytes | dict | set) or not isinstance(sampling_params, Iterable):
         kind = type(sampling_params).__name__
         raise RequestError(f"sampling_params must be a SamplingParams or a list of them, not {kind}")
     params = list(sampling_params)

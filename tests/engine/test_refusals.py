@@ -264,7 +264,9 @@ BAD_CALLS: list[tuple[tuple[Any, ...], str]] = [
     (([], [GOOD]), "0 prompts came with 1 sampling parameters"),
     ((["a"], "greedy"), "sampling_params must be a SamplingParams or a list of them, not str"),
     ((["a"], 0.5), "sampling_params must be a SamplingParams or a list of them, not float"),
-    ((["a"], {"temperature": 0}), "sampling_params must be a SamplingParams"),
+    ((["a"], {"temperature": 0}), "sampling_params must be a SamplingParams or a list of them, not dict"),
+    ((["a", "b"], {"temperature": 0}), "sampling_params must be a SamplingParams or a list of them, not dict"),
+    ((["a"], b"x"), "sampling_params must be a SamplingParams or a list of them, not bytes"),
     ((["a", "b"], [GOOD, {"temperature": 0}]), "sampling_params must be a SamplingParams, not dict"),
     ((["a", "b"], [GOOD, "x"]), "sampling_params must be a SamplingParams, not str"),
 ]
