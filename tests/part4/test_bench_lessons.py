@@ -3,13 +3,16 @@
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from nanovllm.bench.record import save
+from nanovllm.bench.record import RESULTS, save
+from nanovllm.bench.stats import number
 from nanovllm.course.errors import CourseError
 from nanovllm.course.lessons_bench import Figures, published_lengths, recorded_run, small
 from nanovllm.course.recorded import FOLDER, Recorded, recorded
+from nanovllm.viz.theme import HUES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TABLES = json.loads((FOLDER / "measured.json").read_text(encoding="utf-8"))
@@ -36,12 +39,47 @@ def test_an_experiment_that_cannot_run_says_why() -> None:
 
 
 def test_a_run_recorded_elsewhere_is_shown_with_its_environment(tmp_path: Path) -> None:
-    assert recorded_run("prefix", tmp_path).startswith("no run is recorded yet")
     result = small("prefix")
-    save([result], tmp_path / "prefix.json")
-    shown = recorded_run("prefix", tmp_path)
-    assert str(Figures(result, counted=False)) in shown
-    assert f"torch {result.environment.versions['torch']}" in shown
+    save([result], tmp_path / "mine.json")
+    shown = recorded_run("prefix", tmp_path / "mine.json", "a shelf")
+    assert f"torch {result.environment.versions['torch']}" in shown.text()
+    assert shown.text().endswith("the whole record: a shelf")
+    assert "1,088" in shown.text()
+    assert "found, blocks" in shown.text()
+    assert "TTFT, ms" in shown.text()
+    with pytest.raises(CourseError, match=r"no run of 'graphs' is recorded in mine\.json; there are prefix"):
+        recorded_run("graphs", tmp_path / "mine.json")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_experiment_is_recorded_on_a_gpu(name: str) -> None:
+    run = recorded_run(name)
+    assert (DOCS.parent / run.source).exists()
+    assert run.text().count("NVIDIA H200") == 1
+    for point, shown in run.rows.items():
+        row = next(line for line in run.text().splitlines() if line.startswith(point))
+        assert shown
+        assert [spread for spread in shown.values() if number(spread.median) not in row] == []
+
+
+def test_the_picture_of_figures_has_a_bar_for_each() -> None:
+    figures = Figures(small("prefix"))
+    drawn = ElementTree.fromstring(figures.svg())
+    tips = [element.text or "" for element in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(tips) == sum(len(row) for row in figures.rows.values())
+    assert any(tip.startswith("1,088; repeats from 1,088 to 1,088") for tip in tips)
+
+
+def test_points_of_a_mode_share_a_colour_and_a_floor_is_marked() -> None:
+    text = recorded_run("graphs").svg()
+    assert text.count(f'fill="{HUES[0].fill}"') == text.count(f'fill="{HUES[1].fill}"') == 5 * 4
+    assert text.count("floor of the hardware") == 10
+    assert "stroke-dasharray" not in recorded_run("prefix").svg()
+
+
+def test_what_was_skipped_has_no_picture() -> None:
+    bundle = Figures(small("graphs"))._repr_mimebundle_()
+    assert set(bundle) == {"text/plain"}
 
 
 @pytest.mark.parametrize("name", TABLES)
