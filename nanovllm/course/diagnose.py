@@ -72,10 +72,10 @@ def _again(finding: Finding) -> dict[str, Any]:
 
 
 def _signature(observed: dict[str, Any]) -> tuple[Any, ...]:
-    """What makes two failures the same: the place and the rule, and the values unless it is an exception's text."""
+    """What makes two failures the same: the place and the rule, the values, an exception's words but not its line."""
     if "value" in observed:
         return ("value", show(observed["value"]))
     if "kind" not in observed:
-        return tuple(observed.items()) if "error" not in observed else ("error", observed["error"].split(":")[0])
+        return tuple(observed.items()) if "error" not in observed else ("error", observed["error"].split(" (line ")[0])
     place = (observed["step"], observed["phase"], observed["kind"])
     return place if observed["kind"] == "crash" else (*place, observed["expected"], observed["actual"])

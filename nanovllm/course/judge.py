@@ -13,7 +13,7 @@ from nanovllm.course.numeric.observe import agrees, answer_of
 from nanovllm.course.numeric.show import describe_inputs, side_by_side
 from nanovllm.course.oracle import Trace, random_trace, reference
 from nanovllm.course.plain import trace_from
-from nanovllm.course.words import think_of
+from nanovllm.course.words import ENDLESS, think_of, think_of_outcome
 
 SHORT = 60  # characters of an answer in which one sees at once what differs
 
@@ -108,7 +108,7 @@ def _stuck(exercise: Exercise, where: dict[str, Any], impl: str) -> Grade:
     grade = void(exercise, f'"{group.name}" did not come to an end: is there a loop whose condition never changes?')
     if where["example"] is not None:
         example = group.examples[int(where["example"])]
-        failure = Failure(example.think or group.think, repr(example.expected), "no answer in time")
+        failure = Failure(ENDLESS, repr(example.expected), "no answer in time")
         failure.cell = example_cell(exercise, example, impl)
         grade.groups = [GroupGrade(group.name, group.points, 0, failure)]
     return grade
@@ -124,7 +124,8 @@ def _first_failure(
         if observed.get("value") == expected:
             continue
         actual = repr(json.loads(observed["value"])) if "value" in observed else str(next(iter(observed.values())))
-        failure = Failure(example.think or group.think, repr(example.expected), actual, not_done="not_done" in observed)
+        think = think_of_outcome(observed, expected, example.think or group.think)
+        failure = Failure(think, repr(example.expected), actual, not_done="not_done" in observed)
         if "value" in observed and len(expected) > SHORT:
             failure.history = side_by_side(example.expected, json.loads(observed["value"]), 0.0)
         failure.cell = example_cell(exercise, example, impl)
@@ -186,7 +187,8 @@ def _shown(group: Group, numeric: Numeric, case: tuple[int, dict[str, int]], obs
     answer, inputs = answer_of(numeric, *case), describe_inputs(numeric.inputs_of(*case))
     if "value" not in observed:
         text = str(next(iter(observed.values())))
-        return Failure(group.think, show(answer), text, inputs, not_done="not_done" in observed)
+        think = think_of_outcome(observed, "", group.think)
+        return Failure(think, show(answer), text, inputs, not_done="not_done" in observed)
     found = difference(answer, observed["value"], numeric.tolerance)
     if found is None:  # cannot be: it was no failure then
         return Failure(group.think, show(answer), show(observed["value"]), inputs)

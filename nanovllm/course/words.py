@@ -1,4 +1,11 @@
-"""What to think about, for each rule of the slot oracle that can be broken."""
+"""What to think about: for each rule of the slot oracle that can be broken, and where code stopped with an error."""
+
+from typing import Any
+
+IN_YOUR_FILE = "Your code stopped before it had an answer. Read the error and go to its line: what is each name there?"
+ON_ITS_ANSWER = "The error came after your code, in what uses its answer: has it the type and shape of the docstring?"
+NOTHING = "There is None where an answer should be. Does each way through your function end in a return?"
+ENDLESS = "Go through the loop by hand: what changes from one round to the next, and when does its condition end it?"
 
 _THINK = {
     "blocks": "Count the owners of each block by hand: its reference count is that number, and it is free at 0.",
@@ -23,3 +30,19 @@ _THINK = {
 def think_of(kind: str, otherwise: str) -> str:
     """A sentence for a broken rule of that kind."""
     return _THINK.get(str(kind), otherwise)
+
+
+def think_of_outcome(observed: dict[str, Any], expected: str, think: str) -> str:
+    """The words for a failed check: what is wrong about the answer as such comes first, then what the check says.
+
+    observed: {"value": ...}, {"error": text as `errors.outcome_of` writes it} or {"not_done": text}; expected: the
+    JSON text of the answer.
+    """
+    if "error" in observed:
+        error = str(observed["error"])
+        if " (line " in error:
+            return f"{IN_YOUR_FILE} {think}"
+        return f"{NOTHING if 'NoneType' in error else ON_ITS_ANSWER} {think}"
+    if "null" in str(observed.get("value")) and "null" not in expected:
+        return f"{NOTHING} {think}"
+    return think

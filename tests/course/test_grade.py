@@ -54,6 +54,38 @@ def test_partial_credit_with_words_example_and_bug(tmp_path: Path) -> None:
     assert json.dumps(namespace["result"]) == failed.failure.actual
 
 
+BLOCKS = "    return -(-seq.num_tokens // seq.block_size)"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("    return -(-seq.num_token // seq.block_size)", "Read the error and go to its line"),
+        ("    -(-seq.num_tokens // seq.block_size)", "There is None where an answer should be"),
+        ('    return {"blocks"}', "The error came after your code"),
+        ("    while True:\n        pass", "what changes from one round to the next"),
+    ],
+    ids=["an exception of one's own", "no return", "another type", "an endless loop"],
+)
+def test_an_answer_that_is_none_has_words_of_its_own(tmp_path: Path, body: str, words: str) -> None:
+    grade = graded(tmp_path, RIGHT.replace(BLOCKS, body))
+    failure = next(group.failure for group in grade.groups if group.failure)
+    assert failure.think.startswith(("Your code", "There is None", "The error came", "Go through the loop"))
+    assert words in failure.think
+
+
+def test_a_bug_with_another_exception_of_the_same_type_is_not_named(tmp_path: Path, solutions: Path) -> None:
+    exercise = EXERCISES["2.2"]
+    text = (solutions / exercise.file).read_text()
+    wrong = text.replace("[row, :width] = table[:width]", "[row, : len(table)] = table")
+    assert wrong != text
+    grade = graded(tmp_path, wrong, exercise)
+    failure = grade.groups[1].failure
+    assert failure is not None
+    assert "ValueError: could not broadcast" in failure.actual
+    assert grade.bug == ""
+
+
 def test_a_failing_trace_is_shrunk_to_a_cell_that_fails_again(tmp_path: Path, solutions: Path) -> None:
     exercise = EXERCISES["1.7"]
     text = (solutions / exercise.file).read_text().replace("waiting.appendleft(seq)", "waiting.append(seq)")

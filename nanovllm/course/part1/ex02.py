@@ -55,7 +55,21 @@ EXERCISE = Exercise(
             "a number of 64 bits that tells tokens apart",
             1,
             "Does the order of the tokens count, and every bit of each token? Can two lists become the same bytes?",
-            (Example(_SAME, [True, True, True]), Example(_RANGE, [True, 200]), Example(_TOKENS, 10)),
+            (
+                Example(
+                    _SAME,
+                    [True, True, True],
+                    "Three questions, one answer each: the same arguments twice, the same hash? Is it an int? And from "
+                    "0 to 2**64 - 1?",
+                ),
+                Example(_RANGE, [True, 200]),
+                Example(
+                    _TOKENS,
+                    10,
+                    "Ten blocks of two tokens, all different, and each needs a hash of its own. Can two of these lists "
+                    "become the same bytes? Does their order count, and every bit of each token?",
+                ),
+            ),
         ),
         Group(
             "chained to all that came before, in the running scheduler",

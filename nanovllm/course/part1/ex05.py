@@ -58,7 +58,12 @@ EXERCISE = Exercise(
             "Write down num_tokens and the slots at each step. At which token does the number of blocks change?",
             (
                 Example(_GROW, [[4, 1], [5, 2], [6, 2], [7, 2], [8, 2], [9, 3], [10, 3]]),
-                Example(_AHEAD, [1, 2, 2]),
+                Example(
+                    _AHEAD,
+                    [1, 2, 2],
+                    "4 tokens fill the block. In the second call one more is on its way, num_ahead is 1: how many "
+                    "slots are needed then, and how many are there? The third call asks the same again.",
+                ),
             ),
         ),
         Group(
@@ -70,7 +75,12 @@ EXERCISE = Exercise(
                     _ROOM,
                     [[1, 3, True], [1, 4, True], [1, 5, False], [2, 3, True], [2, 4, True], [2, 5, True]],
                 ),
-                Example(_LOOKS, [True, True, 1, 1]),
+                Example(
+                    _LOOKS,
+                    [True, True, 1, 1],
+                    "The same question twice, then the blocks of the request and the free ones: can_append only looks. "
+                    "What did asking change?",
+                ),
             ),
         ),
         Group("growing requests under pressure", 1, "Look at the first step after a block is full.", traces=200),

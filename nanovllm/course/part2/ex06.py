@@ -108,9 +108,16 @@ EXERCISE = Exercise(
         Group(
             "the keys of each sequence, through its block table",
             2,
-            "Slots that no sequence owns hold 9.0 (99.0 in the first example). Which positions have keys, and in which "
-            "slots do they lie?",
-            (Example(_HAND, [[1, 1, 1], 3.5]),),
+            "Slots that no sequence owns hold 9.0. Which positions have keys, and in which slots do they lie? Over "
+            "what do the weights sum to 1?",
+            (
+                Example(
+                    _HAND,
+                    [[1, 1, 1], 3.5],
+                    "Print three things of the one sequence: the slots of its positions 0, 1 and 2, the keys found "
+                    "there, and the weights. Slots that are nobody's hold 99.0. Do the weights of its query sum to 1?",
+                ),
+            ),
             numeric=Numeric(_SIZES, _one_kv_head, _CALL, _expected),
         ),
         Group(
@@ -139,6 +146,10 @@ EXERCISE = Exercise(
         _bug(
             "looks at whole blocks, filled or not",
             ("torch.arange(length)", "torch.arange(-(-length // block_size) * block_size)"),
+        ),
+        _bug(
+            "leaves out the last block while it is not full",
+            ("torch.arange(length)", "torch.arange(max(length // block_size * block_size, 1))"),
         ),
         _bug("lets no token see its own key", ("torch.arange(length)", "torch.arange(max(length - 1, 1))")),
         _bug(

@@ -23,6 +23,13 @@ x = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
 y = TorchOps().rms_norm(x, torch.ones(2), 3.0)
 result = [[round(number, 4) for number in row] for row in y.tolist()]"""
 )
+_KEPT = (
+    _IMPORTS
+    + """\
+x = torch.tensor([[3.0, 4.0]])
+TorchOps().rms_norm(x, torch.tensor([1.0, 2.0]), 0.0)
+result = x.tolist()"""
+)
 _OVERFLOW = (
     _IMPORTS
     + """\
@@ -80,6 +87,12 @@ def add_rms_norm(self, x, residual, weight, eps):
     y = self.rms_norm(x + residual, weight, eps)
     return y, y
 """
+_IN_PLACE = """
+def rms_norm(self, x, weight, eps):
+    x32 = x.float()
+    x32.mul_(torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps))
+    return x32.to(x.dtype) * weight
+"""
 _DIVIDES = """
 def rms_norm(self, x, weight, eps):
     x32 = x.to(torch.float32)
@@ -116,6 +129,12 @@ EXERCISE = Exercise(
                         "Two rows, each with a mean of its own: 0 and 1. And eps is added to the mean, under "
                         "the root: what is sqrt(1 + 3)?"
                     ),
+                ),
+                Example(
+                    _KEPT,
+                    [[3.0, 4.0]],
+                    "x belongs to the caller and must be as it was. Which line writes in place? And is x.float() a "
+                    "copy where x is fp32 already?",
                 ),
             ),
             numeric=Numeric(_SIZES, _inputs, _NORM, _normed, cases=12),
@@ -176,6 +195,7 @@ EXERCISE = Exercise(
             "rms_norm",
             (("scale).to(x.dtype) * weight", "scale * weight).to(x.dtype)"),),
         ),
+        Variant("overwrites x where it is fp32 already", "rms_norm", source=_IN_PLACE),
         Variant("returns fp32 whatever x is", "rms_norm", ((".to(x.dtype)", ""),)),
         Variant("lets the normalised sum go on as the stream", "add_rms_norm", source=_NORMALISED_STREAM),
         Variant("normalises x without the residual", "add_rms_norm", (("rms_norm(residual,", "rms_norm(x,"),)),

@@ -154,7 +154,14 @@ EXERCISE = Exercise(
             1,
             "rows: [token, position, slot it writes, slots it reads]; padding: [slot it writes, keys it reads]. Which "
             "row of which step does something it should not? What was in it before?",
-            (Example(_BY_HAND, [[20, -1], [21, 0], [9, 8]]),),
+            (
+                Example(
+                    _BY_HAND,
+                    [[20, -1], [21, 0], [9, 8]],
+                    "slot_mapping and context_lens of rows 0 and 1, and the block table of row 0. Row 0 is the batch's "
+                    "and row 1 padding. What may padding store and see, and what did the batch before leave there?",
+                ),
+            ),
             numeric=Numeric(
                 (("steps", 1, 3), ("seqs", 1, 6), ("blocks", 1, 3), ("block_size", 1, 3)),
                 _steps,
@@ -196,6 +203,17 @@ EXERCISE = Exercise(
                     'host["context_lens"][real] = batch.context_lens',
                 ),
             ),
+        ),
+        Variant(
+            "leaves the padded rows as the batch before left them",
+            "write_padded",
+            source="""
+def write_padded(host, batch, size):
+    num_seqs, width = batch.block_tables.shape
+    for name in ("input_ids", "positions", "slot_mapping", "context_lens"):
+        host[name][:num_seqs] = getattr(batch, name)
+    host["block_tables"][:num_seqs, :width] = batch.block_tables
+""",
         ),
         Variant("lets padding see one key", "write_padded", (("batch.context_lens, 0", "batch.context_lens, 1"),)),
         Variant("pads with token -1", "write_padded", (("batch.input_ids, 0", "batch.input_ids, -1"),)),
