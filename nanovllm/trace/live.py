@@ -1,5 +1,6 @@
 """The live engine between two steps as a record, without watching it: what the static views draw in a notebook."""
 
+from dataclasses import replace
 from typing import Any
 
 from nanovllm.engine.llm_engine import LLMEngine
@@ -24,4 +25,4 @@ def peek(engine: LLMEngine) -> Record:
         line["x"] = TensorReader(engine.config.kvcache_block_size).read(engine.model_runner, rows, state)
     recorder.trace.append(line)
     recorder.learn_labels()
-    return recorder.trace[0]
+    return replace(recorder.trace[0], newest=True)

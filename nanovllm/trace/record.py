@@ -79,6 +79,7 @@ class Record:
     changed_slots: cache slots whose keys in the first layer differ from before the step; None when not watched.
     arrivals: requests that were queued since the step before.
     collectives: what the tensor-parallel group's recorder saw in this step, as plain values.
+    newest: made by `peek`, which sees the newest step and does not know its number; `step` is 0 then.
     """
 
     step: int
@@ -95,6 +96,12 @@ class Record:
     collectives: list[dict[str, Any]] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict, repr=False)  # text of each token id, as far as known
+    newest: bool = False
+
+    @property
+    def when(self) -> str:
+        """How a title names the step: "step 3", or "the newest step" where its number is not known."""
+        return "the newest step" if self.newest else f"step {self.step}"
 
     @property
     def seconds(self) -> float:

@@ -23,7 +23,7 @@ class Answers(View):
     @property
     def heading(self) -> str:
         """The title, with the moment that is shown."""
-        return f"Prompts and completions after step {self.record.step}"
+        return f"Prompts and completions after {self.record.when}"
 
     def _known(self) -> dict[int, tuple[int, str]]:
         """Number of tokens and state of every request seen up to this step; finished ones keep their last count."""

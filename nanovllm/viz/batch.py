@@ -19,7 +19,7 @@ class PackedBatch(View):
         """The title, with the size of the batch."""
         t = self.record.tensors
         size = f": {len(t.input_ids)} tokens of {len(t.rows)} sequence{'s' * (len(t.rows) > 1)}" if t else ""
-        return f"Packed batch of step {self.record.step}{size}"
+        return f"Packed batch of {self.record.when}{size}"
 
     def rows(self) -> list[tuple[int, int, int, int, int]]:
         """(sequence, first packed row, query length, first position, key length), from the device tensors."""
@@ -115,7 +115,7 @@ class AttentionMask(View):
     def heading(self) -> str:
         """The title, with the sequence."""
         who = f" of request {self.seq_id}" if self.seq_id is not None else ""
-        return f"Attention mask{who} in step {self.record.step}: queries against pages of keys"
+        return f"Attention mask{who} in {self.record.when}: queries against pages of keys"
 
     def _shape(self) -> tuple[list[int], int, list[int]]:
         """Positions of the queries, number of keys, physical blocks of the pages."""

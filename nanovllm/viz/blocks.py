@@ -42,7 +42,7 @@ class BlockPool(View):
     def heading(self) -> str:
         """The title, with the moment that is shown."""
         moment = "during" if self.when == "scheduled" else self.when
-        return f"Block pool {moment} step {self.record.step}: {len(self.state.free)} of {len(self.state.refs)} free"
+        return f"Block pool {moment} {self.record.when}: {len(self.state.free)} of {len(self.state.refs)} free"
 
     def text(self) -> str:
         """A line a block that is used or reusable, and the free list in the order of recycling."""
@@ -144,7 +144,7 @@ class BlockTables(View):
     @property
     def heading(self) -> str:
         """The title, with the moment that is shown."""
-        return f"Block tables as step {self.record.step} ran: logical blocks above, physical blocks below"
+        return f"Block tables as {self.record.when} ran: logical blocks above, physical blocks below"
 
     @property
     def tables(self) -> dict[int, list[int]]:

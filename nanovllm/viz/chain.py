@@ -31,9 +31,7 @@ class HashChain(View):
     def heading(self) -> str:
         """The title, with the size of the cache."""
         found = sum(len(blocks) for blocks in self.record.hits().values())
-        return (
-            f"Prefix cache after step {self.record.step}: {len(self.nodes)} published blocks, {found} hits in this step"
-        )
+        return f"Prefix cache after {self.record.when}: {len(self.nodes)} published blocks, {found} hits in this step"
 
     def text(self) -> str:
         """A line a block: what it hangs on, its hash, its tokens, its owners, who hit it."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nanovllm.viz.svg import FULL, box, clip, element, label, request_box, request_label
+from nanovllm.viz.svg import FULL, box, clip, element, label
 from nanovllm.viz.theme import neutral
 from nanovllm.viz.view import View
 
@@ -66,15 +66,12 @@ class LayerFlow(View):
             x = 16 + index * step
             attends = call.op == "attend"
             words = f"{call.module}: {call.op}"
-            if attends:
-                body += request_box(0, x, top, width, 48, 5, words=words)
-                body += request_label(0, x + width / 2, top + 28, "attention", 12)
-            else:
-                body += box(x, top, width, 48, "soft", "ink" if call.weight else "line", rx=5, words=words)
-                name = call.module.split(".")[-1].replace("layernorm", "norm")
-                size = 10.5 if len(name) < 17 else 9.5
-                body += label(x + width / 2, top + 20, clip(name, width, size), "ink", size, "middle", bold=True)
-                body += label(x + width / 2, top + 37, call.op, "muted", 10.5, "middle")
+            frame = "ink" if call.weight or attends else "line"
+            body += box(x, top, width, 48, "soft", frame, rx=5, words=words)
+            name = "attention" if attends else call.module.split(".")[-1].replace("layernorm", "norm")
+            size = 10.5 if len(name) < 17 else 8.8
+            body += label(x + width / 2, top + 20, clip(name, width, size), "ink", size, "middle", bold=True)
+            body += label(x + width / 2, top + 37, call.op, "muted", 10.5, "middle")
             if call.weight:
                 shape = "×".join(map(str, call.weight))
                 body += label(x + width / 2, top + 64, f"weight {shape}", "muted", 10, "middle")

@@ -30,7 +30,7 @@ class Deques(View):
     @property
     def heading(self) -> str:
         """The title, with the moment that is shown."""
-        return f"Deques, before and after step {self.record.step}"
+        return f"Deques, before and after {self.record.when}"
 
     @property
     def finished(self) -> list[int]:
@@ -117,7 +117,7 @@ class Budgets(View):
     @property
     def heading(self) -> str:
         """The title, with the moment that is shown."""
-        return f"Budgets used by step {self.record.step}"
+        return f"Budgets used by {self.record.when}"
 
     def _bars(self) -> list[tuple[str, str, list[tuple[int, int]], int]]:
         """Name, unit, (request, share) pairs, limit."""

@@ -30,7 +30,7 @@ class SlotMapping(View):
     @property
     def heading(self) -> str:
         """The title, with the moment that is shown."""
-        return f"Slot mapping of step {self.record.step}: each packed token's key and value go to one cache slot"
+        return f"Slot mapping of {self.record.when}: each packed token's key and value go to one cache slot"
 
     def rows(self) -> list[tuple[int, int, int, int]]:
         """(sequence, position, token id, slot) of each packed token, all from the device tensors."""
@@ -139,7 +139,7 @@ class ChangedSlots(View):
     @property
     def heading(self) -> str:
         """The title, with the verdict."""
-        return f"Slots whose keys changed in step {self.record.step}, read from the cache"
+        return f"Slots whose keys changed in {self.record.when}, read from the cache"
 
     def verdict(self) -> str:
         """How the changed slots and the slot mapping agree, in words."""

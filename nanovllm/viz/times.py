@@ -18,7 +18,7 @@ class Phases(View):
     @property
     def heading(self) -> str:
         """The title, with the duration."""
-        return f"Phases of step {self.record.step}: {1e3 * self.record.seconds:.2f} ms"
+        return f"Phases of {self.record.when}: {1e3 * self.record.seconds:.2f} ms"
 
     def text(self, times: bool = False) -> str:
         """The phases in order; `times` adds milliseconds, which no two runs share."""
