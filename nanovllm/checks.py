@@ -65,12 +65,12 @@ def check_names(kind: str, given: Iterable[str], known: Sequence[str], error: ty
     """
     for name in given:
         if name not in known:
-            hint = nearest(name, known) or f"the {kind}s are {', '.join(known)}"
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"the {kind}s are {', '.join(known)}"
             raise error(f"unknown {kind} {name!r}: {hint}")
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The question "did you mean 'stop_token_ids'?" with the known name that begins so, or the most alike; or ""."""
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """The first known name that begins with `name`, or else the most alike; None where none is near."""
     begins = [k for k in known if len(name) > 1 and k.startswith(name)]
-    near = begins or difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
+    return next(iter(begins or difflib.get_close_matches(name, known, n=1)), None)

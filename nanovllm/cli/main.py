@@ -9,9 +9,10 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nanovllm import __version__
+from nanovllm.checks import nearest
 from nanovllm.errors import NanoVLLMError
 
 OK, WRONG, REFUSED, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
@@ -37,6 +38,20 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where the options are described; exit code 2."""
         self.exit(REFUSED, f"{self.prog}: {message} (options: {self.prog} --help)\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse what is left over here, where the command's own options are known, and not in the parser above it."""
+        found, left_over = super().parse_known_args(args, namespace)
+        if left_over:
+            self.error(self._unknown(left_over))
+        return found, left_over
+
+    def _unknown(self, words: Sequence[str]) -> str:
+        option = next((word.split("=")[0] for word in words if word.startswith("-")), None)
+        if option is None:
+            return f"unexpected argument {words[0]!r}"
+        near = nearest(option[2:], sorted(name[2:] for name in self._option_string_actions if name.startswith("--")))
+        return f"unknown option {option!r}" + (f": did you mean '--{near}'?" if near else "")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -96,7 +96,8 @@ def _check_names(body: dict[str, Any], kind: str) -> None:
                 told = json.dumps(_NEUTRAL[name])
                 raise ApiError(400, f"{name} is not supported: leave it out (or send {told})", "unsupported", name)
         elif name not in known:
-            hint = nearest(name, sorted(known)) or f"the parameters are {', '.join(sorted(known))}"
+            near = nearest(name, sorted(known))
+            hint = f"did you mean {near!r}?" if near else f"the parameters are {', '.join(sorted(known))}"
             raise ApiError(400, f"unknown parameter {name[:80]!r}: {hint}", "unknown_parameter", name[:80])
 
 

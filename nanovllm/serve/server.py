@@ -89,11 +89,9 @@ def make_server(llm: LLM, settings: ServeSettings, on_ready: Callable[[], None])
     return DrainingServer(config, service, on_ready)
 
 
-def serve(llm: LLM, settings: ServeSettings, announce: Callable[[str], None]) -> None:
-    """Serve until a signal. announce: told the address once the server accepts connections."""
-    with listen(settings.host, settings.port) as sock:
-        url = _url(sock)
-        make_server(llm, settings, lambda: announce(url)).run(sockets=[sock])
+def serve(llm: LLM, settings: ServeSettings, sock: socket.socket, announce: Callable[[str], None]) -> None:
+    """Serve on a socket of `listen` until a signal. announce: told the address once the server accepts connections."""
+    make_server(llm, settings, lambda: announce(_url(sock))).run(sockets=[sock])
 
 
 class BackgroundServer:

@@ -1,6 +1,7 @@
 """Every limit of the server in one dataclass; each is refused with a sentence when it is wrong."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from nanovllm.checks import check_float, check_int
 from nanovllm.errors import ConfigError
@@ -43,5 +44,15 @@ class ServeSettings:
             self.max_prefill_tokens = check_int("max_prefill_tokens", self.max_prefill_tokens, 1, error=ConfigError)
         for name in ("request_timeout", "drain_timeout"):
             setattr(self, name, check_float(name, getattr(self, name), 0.0, 86400.0, ConfigError, open_low=True))
-        if self.api_key == "":
-            raise ConfigError("api_key is empty: give it at least one character, or leave it out for none")
+        check_text("host", self.host, "name 0.0.0.0 or :: to be reachable from everywhere")
+        for name, way_out in (("model_name", "for the checkpoint's own"), ("api_key", "for none")):
+            if getattr(self, name) is not None:
+                check_text(name, getattr(self, name), f"give it at least one character, or leave it out {way_out}")
+
+
+def check_text(name: str, value: Any, way_out: str) -> None:
+    """Raise ConfigError for what is no text, or an empty one, which as a host would mean every address."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a text, not {value!r} ({type(value).__name__})")
+    if not value:
+        raise ConfigError(f"{name} is empty: {way_out}")

@@ -51,6 +51,23 @@ def test_a_wrong_command_line_is_refused_in_one_line(cli: Callable, argv: tuple[
     assert "--help" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (("generate", "a", "--max-tokenz", "3"), "nanovllm generate: unknown option '--max-tokenz': did you mean"),
+        (("generate", "a", "--nonsense=3"), "nanovllm generate: unknown option '--nonsense' (options: nanovllm gen"),
+        (
+            ("class", "grade", "x", "--jbos", "2"),
+            "nanovllm class grade: unknown option '--jbos': did you mean",
+        ),
+        (("info", "x"), "nanovllm info: unexpected argument 'x' (options: nanovllm info --help)"),
+        (("--nonsense",), "nanovllm: unknown option '--nonsense' (options: nanovllm --help)"),
+    ],
+)
+def test_an_unknown_option_names_command_and_nearest(cli: Callable, argv: tuple[str, ...], sentence: str) -> None:
+    assert cli(*argv).err.startswith(sentence)
+
+
 def test_debug_shows_where_a_refusal_came_from(cli: Callable) -> None:
     with pytest.raises(ValueError, match="max_tokens"):
         cli("generate", "a", "--max-tokens", "0", "--debug")

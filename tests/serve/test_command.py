@@ -58,10 +58,9 @@ def test_sigterm_lets_running_streams_finish_and_refuses_the_rest(tiny: Path) ->
             process.kill()
 
 
-def test_a_port_in_use_is_a_sentence(tiny: Path, start: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_told_before_anything_is_loaded(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
     port = start().url.rsplit(":", 1)[1]
-    code = main(["serve", "--model", str(tiny), "--port", port, "--num-kvcache-blocks", "4", "--device", "cpu"])
-    assert code == 2
+    assert main(["serve", "--model", "no-such-checkpoint", "--port", port]) == 2
     assert f"cannot listen on 127.0.0.1 port {port}" in capsys.readouterr().err
 
 
@@ -79,6 +78,9 @@ def test_a_missing_extra_is_a_sentence(capsys: pytest.CaptureFixture[str], monke
         ({"max_queue": -1}, "max_queue must be at least 0"),
         ({"request_timeout": 0}, "request_timeout must be a number above 0"),
         ({"api_key": ""}, "api_key is empty"),
+        ({"model_name": ""}, "model_name is empty: give it at least one character, or leave it out"),
+        ({"host": ""}, "host is empty: name 0.0.0.0"),
+        ({"host": None}, "host must be a text, not None"),
         ({"max_prefill_tokens": 0}, "max_prefill_tokens must be at least 1"),
     ],
 )
