@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nanovllm.engine.collector import collector_spared
 from nanovllm.engine.interrupt import interrupt_between_steps
 from nanovllm.engine.llm_engine import LLMEngine
 from nanovllm.engine.outputs import RequestOutput
@@ -43,7 +44,7 @@ class LLM(LLMEngine):
         loop = OverlappedLoop(self)
         progress = GenerationProgress(len(checked), enabled=use_tqdm)
         try:
-            with interrupt_between_steps() as check_interrupt:
+            with collector_spared(), interrupt_between_steps() as check_interrupt:
                 for prompt, (token_ids, p) in zip(texts, checked, strict=True):
                     outputs[self._enqueue(prompt, token_ids, p)] = None
                 for request_id in outputs:

@@ -147,13 +147,14 @@ class LLMEngine:
 
     def _collect(self, schedule: Schedule, token_ids: list[int | None], output: StepOutput) -> None:
         """Note the new tokens and build the outputs of requests that this step finished."""
-        now = time.perf_counter()
+        now, metrics, new_tokens = time.perf_counter(), self._metrics, output.new_tokens
         for seq, token_id in zip(schedule.seqs, token_ids, strict=True):
-            if token_id is None or seq.seq_id not in self._metrics:
+            request_id = seq.seq_id
+            if token_id is None or request_id not in metrics:
                 continue
-            output.new_tokens.append((seq.seq_id, token_id))
-            if schedule.is_prefill and self._metrics[seq.seq_id].first_token_time is None:
-                self._metrics[seq.seq_id].first_token_time = now
+            new_tokens.append((request_id, token_id))
+            if schedule.is_prefill and metrics[request_id].first_token_time is None:
+                metrics[request_id].first_token_time = now
             if seq.is_finished:
                 output.finished.append(self._finish(seq))
 

@@ -19,7 +19,7 @@ class PendingTokens:
 
     def __init__(self, slices: Seq[ScheduledSlice], sampled: Tensor | None) -> None:
         self.sampled = sampled
-        self._needs_token = [s.needs_token for s in slices]
+        self._slices = slices
         self._host = sampled
         self._arrived: torch.cuda.Event | None = None
         if sampled is not None and sampled.device.type == "cuda":
@@ -31,11 +31,14 @@ class PendingTokens:
     def result(self) -> list[int | None]:
         """A token id for each sequence whose last known token was in the step, None for the others."""
         if self._host is None:
-            return [None] * len(self._needs_token)
+            return [None] * len(self._slices)
         if self._arrived is not None:
             self._arrived.synchronize()
-        ids = iter(self._host.tolist())
-        return [next(ids) if needed else None for needed in self._needs_token]
+        token_ids: list[int | None] = self._host.tolist()
+        if len(token_ids) == len(self._slices):
+            return token_ids
+        ids = iter(token_ids)
+        return [next(ids) if s.needs_token else None for s in self._slices]
 
 
 @dataclass(frozen=True, slots=True)

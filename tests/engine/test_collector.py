@@ -1,0 +1,67 @@
+"""The garbage collector while tokens are generated: spared what was there before, and afterwards as it was."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+from helpers import make_llm
+
+from nanovllm import SamplingParams
+from nanovllm.engine.collector import collector_spared
+
+
+class Node:
+    """Points to itself, so only the collector can free it."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_was_there_is_frozen_inside_and_only_there() -> None:
+    before = gc.get_freeze_count()
+    assert before == 0
+    with pytest.raises(ZeroDivisionError), collector_spared():
+        assert gc.get_freeze_count() > 1000
+        raise ZeroDivisionError
+    assert gc.get_freeze_count() == 0
+
+
+def test_garbage_of_the_block_is_collected_in_it_and_older_garbage_after_it() -> None:
+    older = weakref.ref(Node())
+    with collector_spared():
+        newer = weakref.ref(Node())
+        gc.collect()
+        assert newer() is None
+        assert older() is not None
+    gc.collect()
+    assert older() is None
+
+
+def test_what_others_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with collector_spared():
+            assert gc.get_freeze_count() == count
+        assert gc.get_freeze_count() == count
+    finally:
+        gc.unfreeze()
+
+
+def test_a_generation_leaves_the_collector_as_it_was(tiny: Path) -> None:
+    """Seen from a step in the middle, and after an error there."""
+    with make_llm(tiny) as llm:
+        counts = []
+        llm.on_event = lambda name: counts.append(gc.get_freeze_count())
+        llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2), use_tqdm=False)
+        assert min(counts) > 1000
+        assert gc.get_freeze_count() == 0
+
+        def fail(name: str) -> None:
+            raise RuntimeError(name)
+
+        llm.on_event = fail
+        with pytest.raises(RuntimeError):
+            llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2), use_tqdm=False)
+        assert gc.get_freeze_count() == 0
