@@ -2,7 +2,8 @@
 
 usage: decode_budget.py MODEL [--dummy] [--batch 1 64 256] [--context 512]
 
-The kernels are timed 120 tokens behind --context, after the steps that are timed as a whole. Needs a GPU. MODEL is a folder or hub id; with --dummy only its config.json is read. Prints one table a batch size.
+Needs a GPU. MODEL is a folder or hub id; with --dummy only its config.json is read. Prints one table a batch size. The
+kernels are timed 120 tokens behind --context, after the steps that are timed as a whole.
 """
 
 import argparse

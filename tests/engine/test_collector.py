@@ -19,11 +19,9 @@ class Node:
 
 
 def test_what_was_there_is_frozen_inside_and_only_there() -> None:
-    before = gc.get_freeze_count()
-    assert before == 0
-    with pytest.raises(ZeroDivisionError), collector_spared():
+    assert gc.get_freeze_count() == 0
+    with collector_spared():
         assert gc.get_freeze_count() > 1000
-        raise ZeroDivisionError
     assert gc.get_freeze_count() == 0
 
 
