@@ -15,7 +15,7 @@ def check_prompt(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
     if isinstance(prompt, str):
         if tokenizer is None:
             raise RequestError("this engine has no tokenizer: pass the prompt as a list of token ids")
-        token_ids = _encode(prompt, tokenizer)
+        token_ids = encode(prompt, tokenizer)
     else:
         token_ids = _integers(prompt)
     if not token_ids:
@@ -29,7 +29,8 @@ def check_prompt(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
     return token_ids
 
 
-def _encode(prompt: str, tokenizer: Any) -> list[int]:
+def encode(prompt: str, tokenizer: Any) -> list[int]:
+    """The token ids of a text. Raises RequestError for one that is not valid Unicode."""
     try:
         prompt.encode()
     except UnicodeEncodeError as e:  # half a surrogate pair, as bytes that are no UTF-8 turn into

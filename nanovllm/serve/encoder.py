@@ -5,7 +5,8 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from nanovllm.engine.requests import Prompt
+from nanovllm.engine.requests import Prompt, encode
+from nanovllm.errors import RequestError
 from nanovllm.serve.errors import ApiError
 from nanovllm.serve.protocol import Ask
 
@@ -25,11 +26,13 @@ class Encoder:
 
     def _encode(self, ask: Ask) -> list[int]:
         try:
-            text = ask.prompt if ask.messages is None else self._render(ask.messages)
-            return list(self._tokenizer.encode(text))
+            text = str(ask.prompt) if ask.messages is None else self._render(ask.messages)
+            return encode(text, self._tokenizer)
         except ApiError:
             raise
-        except Exception as error:  # text that is no Unicode, or a template that refuses the messages
+        except RequestError as refusal:
+            raise ApiError(400, str(refusal), "invalid_value") from None
+        except Exception as error:  # a template that refuses the messages
             raise ApiError(400, f"the tokenizer refused this text: {type(error).__name__}: {error}") from None
 
     def _render(self, messages: list[dict[str, str]]) -> str:

@@ -38,9 +38,11 @@ class ServerMetrics:
         """Count a request that never reached the engine."""
         self.requests.labels(str(status)).inc()
 
-    def ended(self, event: LastEvent) -> None:
-        """Count a request by its last event."""
+    def ended(self, event: LastEvent, cancelled_as: str | None) -> None:
+        """Count a request by its last event; one that was cancelled by what its client was told, if it was told."""
         outcome = event.reason if isinstance(event, Finished) else str(event.error.status)
+        if outcome == "abort" and cancelled_as is not None:
+            outcome = cancelled_as
         self.requests.labels(outcome).inc()
 
     def clock(self, arrival: float) -> "RequestClock":

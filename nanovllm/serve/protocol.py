@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from nanovllm.checks import check_bool, check_float, nearest
+from nanovllm.checks import check_bool, check_float, check_names, nearest
 from nanovllm.engine.requests import Prompt
 from nanovllm.errors import RequestError
 from nanovllm.sampling_params import SamplingParams
@@ -14,6 +14,7 @@ ChatMessages = list[dict[str, str]]
 DEFAULT_MAX_TOKENS = {"completions": 16, "chat": 256}
 _SAMPLING = ("temperature", "top_p", "top_k", "seed", "ignore_eos", "stop_token_ids")
 _OURS = {"model", "stream", "stream_options", "stop", "timeout", "max_tokens", *_SAMPLING}
+_OWN = {"completions": {"prompt"}, "chat": {"messages", "max_completion_tokens"}}
 _IGNORED = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 # What the engine does not do, with the value that asks for nothing.
 _NEUTRAL: dict[str, Any] = {
@@ -69,9 +70,6 @@ def _ask(body: dict[str, Any], kind: str, model_name: str) -> Ask:
         raise ApiError(404, f"there is no model {model!r} here; this server has {model_name!r}", "model_not_found")
     sampling = {name: body[name] for name in _SAMPLING if name in body}
     limit = body.get("max_completion_tokens", body.get("max_tokens", DEFAULT_MAX_TOKENS[kind]))
-    options = body.get("stream_options", {})
-    if not isinstance(options, dict):
-        raise RequestError(f"stream_options must be an object, not {type(options).__name__}")
     timeout = body.get("timeout")
     if timeout is not None:
         timeout = check_float("timeout", timeout, 0.0, 86400.0, RequestError, open_low=True)
@@ -80,25 +78,40 @@ def _ask(body: dict[str, Any], kind: str, model_name: str) -> Ask:
         messages=_messages(body) if kind == "chat" else None,
         params=SamplingParams(max_tokens=limit, **sampling),
         stream=check_bool("stream", body.get("stream", False), RequestError),
-        include_usage=check_bool("include_usage", options.get("include_usage", False), RequestError),
+        include_usage=_include_usage(body.get("stream_options", {})),
         stops=_stops(body.get("stop", ())),
         timeout=timeout,
     )
 
 
+def _include_usage(options: Any) -> bool:
+    """What stream_options asks for. OpenAI's include_obfuscation is accepted: there is nothing to pad here."""
+    if not isinstance(options, dict):
+        raise RequestError(f"stream_options must be an object, not {type(options).__name__}")
+    check_names("stream option", options, ("include_usage", "include_obfuscation"), RequestError)
+    return check_bool("include_usage", options.get("include_usage", False), RequestError)
+
+
 def _check_names(body: dict[str, Any], kind: str) -> None:
     """Refuse what is not known, and what is known and not done: to ignore it would give another answer than asked."""
-    own = {"prompt"} if kind == "completions" else {"messages", "max_completion_tokens"}
-    known = _OURS | _IGNORED | own
+    known = _OURS | _IGNORED | _OWN[kind]
     for name, value in body.items():
         if name in _NEUTRAL:
-            if value != _NEUTRAL[name]:
+            # 0 == False in Python, and logprobs: 0 asks for log-probabilities.
+            if value != _NEUTRAL[name] or isinstance(value, bool) != isinstance(_NEUTRAL[name], bool):
                 told = json.dumps(_NEUTRAL[name])
                 raise ApiError(400, f"{name} is not supported: leave it out (or send {told})", "unsupported", name)
         elif name not in known:
-            near = nearest(name, sorted(known))
-            hint = f"did you mean {near!r}?" if near else f"the parameters are {', '.join(sorted(known))}"
+            hint = _hint(name, sorted(known))
             raise ApiError(400, f"unknown parameter {name[:80]!r}: {hint}", "unknown_parameter", name[:80])
+
+
+def _hint(name: str, known: list[str]) -> str:
+    for kind, route in (("completions", "/v1/completions"), ("chat", "/v1/chat/completions")):
+        if name in ("prompt", "messages") and name in _OWN[kind]:
+            return f"it belongs to {route}"
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else f"the parameters are {', '.join(known)}"
 
 
 def _prompt(body: dict[str, Any]) -> Prompt:
@@ -136,7 +149,8 @@ def _message(message: Any) -> dict[str, str]:
 def _stops(value: Any) -> tuple[str, ...]:
     stops = (value,) if isinstance(value, str) else value
     if not isinstance(stops, list | tuple) or len(stops) > 4 or not all(isinstance(s, str) and s for s in stops):
-        raise RequestError("stop must be a text or a list of up to 4 texts, none of them empty")
+        told = json.dumps(value)[:80]
+        raise RequestError(f"stop must be a text or a list of up to 4 texts, none of them empty, not {told}")
     return tuple(stops)
 
 

@@ -119,12 +119,14 @@ class Service:
     def _interrupt(self, ticket: Ticket, error: ApiError) -> None:
         if not ticket.ended and not ticket.interrupted:
             ticket.interrupted = True
+            if error.status != CLIENT_LEFT:  # with the last byte of a whole answer the client has "left", too
+                ticket.outcome = str(error.status)
             ticket.events.put_nowait(Interrupted(error))
             self.engine.cancel(ticket)
 
     def _ended(self, ticket: Ticket, event: LastEvent) -> None:
         self.open.discard(ticket)
-        self.metrics.ended(event)
+        self.metrics.ended(event, ticket.outcome)
         if not self.open:
             self._all_ended.set()
 
@@ -154,7 +156,7 @@ class Service:
                 if reason is not None:
                     text += stop.add(detokenizer.finish()) + stop.finish()
                 if stop.found:
-                    reason = "stop"
+                    reason = ticket.outcome = "stop"
                 yield Piece(text, len(ids), reason)
             clock.done()
         finally:

@@ -57,6 +57,7 @@ class Ticket:
     events: what the engine's thread has told so far; the last one is Finished or Failed, and comes exactly once.
     on_end: called on the asyncio side when that last event arrives.
     guards: timers and tasks that watch over the request; cancelled when it ends.
+    outcome: for the metrics, where the asyncio side ends the request: "stop" at a stop string, "504" at the deadline.
     """
 
     prompt: Prompt
@@ -67,6 +68,7 @@ class Ticket:
     request_id: int | None = None
     guards: list[asyncio.TimerHandle | asyncio.Task[None]] = field(default_factory=list)
     interrupted: bool = False
+    outcome: str | None = None
     ended: bool = False
 
     def deliver(self, event: Event) -> None:

@@ -71,7 +71,7 @@ def test_token_ids_and_seeds(client: httpx.Client) -> None:
     assert first["choices"][0]["text"] == client.post("/v1/completions", json=body).json()["choices"][0]["text"]
 
 
-def test_a_stop_string_ends_the_answer_and_is_left_out(client: httpx.Client, tiny: Any) -> None:
+def test_a_stop_string_ends_the_answer_and_is_left_out(client: httpx.Client, tiny: Any, until: Any) -> None:
     text = expected(tiny, "stop", 40)
     stop = text[6:8]
     body = {"prompt": "stop", "max_tokens": 40, "stop": [stop], **GREEDY}
@@ -80,6 +80,13 @@ def test_a_stop_string_ends_the_answer_and_is_left_out(client: httpx.Client, tin
     assert choice["text"] == text[: text.index(stop)]
     *chunks, _ = events(client, "/v1/completions", body)
     assert "".join(c["choices"][0]["text"] for c in chunks) == choice["text"]
+    until(lambda: 'nanovllm_requests_total{outcome="stop"} 2.0' in client.get("/metrics").text)
+    assert "abort" not in client.get("/metrics").text
+
+
+def test_text_that_is_no_unicode_gets_the_sentence_of_the_engine(client: httpx.Client) -> None:
+    error = client.post("/v1/completions", content=b'{"prompt": "ab\\udcff"}').json()["error"]
+    assert error["message"] == r"the prompt is not valid Unicode text: '\udcff' at position 2 is no character"
 
 
 def test_models_health_and_metrics(client: httpx.Client, server: BackgroundServer) -> None:
@@ -108,12 +115,15 @@ def test_models_health_and_metrics(client: httpx.Client, server: BackgroundServe
         ({}, "the body has no prompt"),
         ({"prompt": "a", "n": 2}, "n is not supported"),
         ({"prompt": "a", "logprobs": 5}, "logprobs is not supported"),
+        ({"prompt": "a", "logprobs": 0}, "logprobs is not supported"),  # the chosen token's, and not False
+        ({"prompt": "a", "messages": []}, "unknown parameter 'messages': it belongs to /v1/chat/completions"),
         ({"prompt": "a", "max_token": 5}, "did you mean 'max_tokens'?"),
         ({"prompt": "a", "stream": "yes"}, "stream must be True or False"),
-        ({"prompt": "a", "stop": ["", "b"]}, "stop must be a text or a list"),
-        ({"prompt": "a", "stop": 3}, "stop must be a text or a list"),
+        ({"prompt": "a", "stop": ["", "b"]}, 'of up to 4 texts, none of them empty, not ["", "b"]'),
+        ({"prompt": "a", "stop": 3}, "stop must be a text or a list of up to 4 texts, none of them empty, not 3"),
         ({"prompt": "a", "timeout": 0}, "timeout must be a number above 0"),
         ({"prompt": "a", "stream_options": 1}, "stream_options must be an object"),
+        ({"prompt": "a", "stream_options": {"include_usag": True}}, "did you mean 'include_usage'?"),
     ],
 )
 def test_a_wrong_request_gets_a_sentence(client: httpx.Client, body: dict[str, Any], named: str) -> None:

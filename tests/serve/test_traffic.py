@@ -83,7 +83,10 @@ def test_a_deadline_ends_a_request_that_runs_and_one_that_waits(slow: LLM, until
 
     with BackgroundServer(slow) as server:
         asyncio.run(play(server))
-        until(lambda: server.service.engine.load.used_blocks == 0)
+        until(lambda: not server.service.open and server.service.engine.load.used_blocks == 0)
+        counted = httpx.get(f"{server.url}/metrics").text
+    assert 'nanovllm_requests_total{outcome="504"} 2.0' in counted
+    assert 'nanovllm_requests_total{outcome="abort"} 1.0' in counted  # the client that left
 
 
 def test_a_deadline_within_a_stream_is_an_event(server: BackgroundServer) -> None:
