@@ -25,9 +25,10 @@ def graph_batch_sizes(max_num_seqs: int) -> list[int]:
     return sorted(s for s in sizes if s <= max_num_seqs)
 
 
-def distinct_batch_sizes(max_num_seqs: int) -> list[int]:
-    """Batch sizes that together need every decode kernel: where one is chosen by the batch size, one of each kind."""
-    return sorted({min(size, max_num_seqs) for size in (1, 8, 16, 32, 64, 128, max_num_seqs)})
+def compile_lanes(max_num_seqs: int) -> list[list[int]]:
+    """Batch sizes that together need every decode kernel, in lanes that share few: few rows, some rows, many."""
+    lanes = [[1], [8], [16, 32, 64, 128, max_num_seqs]]
+    return [sorted({min(size, max_num_seqs) for size in lane}) for lane in lanes]
 
 
 def write_padded(host: dict[str, np.ndarray], batch: HostBatch, size: int) -> None:
@@ -146,8 +147,8 @@ class DecodeGraphs:
         self._sampled: dict[int, Tensor | None] = {}
         self._pool: Any = None
 
-    def compile_ahead(self, sizes: list[int]) -> None:
-        """Run the body once for each of the batch sizes, side by side, so that their kernels compile at the same time.
+    def compile_ahead(self, lanes: list[list[int]]) -> None:
+        """Run the body once for each of the batch sizes, the lanes side by side, so that their kernels compile sooner.
 
         Nothing is stored. An error is left to the recording, which meets it again and reports it.
         """
@@ -155,12 +156,14 @@ class DecodeGraphs:
         device = self.buffers.device["input_ids"].device
 
         @torch.inference_mode()
-        def run(size: int) -> None:
+        def run(lane: list[int]) -> None:
             with torch.cuda.device(device):
-                self._body(*self._inputs(size))
+                for size in lane:
+                    self._body(*self._inputs(size))
 
-        with ThreadPoolExecutor(len(sizes)) as pool:
-            for running in [pool.submit(run, size) for size in sizes]:
+        # Few lanes: a thread that multiplies matrices leaves a workspace of the library's on the device.
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            for running in [pool.submit(run, lane) for lane in lanes]:
                 running.exception()
         torch.cuda.synchronize(device)
 

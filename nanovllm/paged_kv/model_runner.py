@@ -13,7 +13,7 @@ from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.batch import DeviceBatch, HostBatch, SamplingInputs, prepare, to_device
 from nanovllm.paged_kv.cache import KVCache, KVCacheSpec
 from nanovllm.paged_kv.context import ForwardContext
-from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, distinct_batch_sizes, graph_batch_sizes
+from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, compile_lanes, graph_batch_sizes
 from nanovllm.paged_kv.in_flight import Feed, PendingTokens
 from nanovllm.paged_kv.memory import MemoryMeter
 from nanovllm.scheduler.sequence import ScheduledSlice
@@ -126,7 +126,7 @@ class ModelRunner:
 
     def compile_ahead(self, max_num_seqs: int, max_model_len: int) -> None:
         """Compile the decode kernels side by side. Needs a pool. Not for several ranks: their collectives would mix."""
-        self._unrecorded(max_num_seqs, max_model_len).compile_ahead(distinct_batch_sizes(max_num_seqs))
+        self._unrecorded(max_num_seqs, max_model_len).compile_ahead(compile_lanes(max_num_seqs))
 
     def _unrecorded(self, max_num_seqs: int, max_model_len: int) -> DecodeGraphs:
         buffers = DecodeBuffers(max_num_seqs, -(-max_model_len // self.spec.block_size), self.device)

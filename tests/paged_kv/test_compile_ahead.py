@@ -1,0 +1,48 @@
+"""Running a batch of each kind before the first recording, here without a GPU: what runs, and on which inputs."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, compile_lanes
+
+
+@pytest.fixture(autouse=True)
+def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 5, 20, 512])
+def test_every_kind_of_batch_runs_once_as_padding(max_num_seqs: int) -> None:
+    seen: list[int] = []
+
+    def body(ids: torch.Tensor, positions: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        assert torch.is_inference_mode_enabled()
+        assert (context.slot_mapping == -1).all()
+        assert not context.context_lens.any()
+        seen.append(len(ids))
+        return ids
+
+    graphs = DecodeGraphs(body, lambda *a: None, DecodeBuffers(max_num_seqs, 2, torch.device("cpu")), 64)
+    graphs.buffers.device["slot_mapping"].fill_(3)  # of an earlier step
+    lanes = compile_lanes(max_num_seqs)
+    graphs.compile_ahead(lanes)
+    assert sorted(seen) == sorted(size for lane in lanes for size in lane)
+    assert {1, min(8, max_num_seqs), max_num_seqs} <= set(seen)
+    assert max(seen) == max_num_seqs
+    assert graphs.sizes == []  # nothing was recorded
+
+
+def test_an_error_is_left_to_the_recording() -> None:
+    ran: list[int] = []
+
+    def body(ids: torch.Tensor, positions: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        ran.append(len(ids))
+        raise RuntimeError("this kernel does not compile")
+
+    graphs = DecodeGraphs(body, lambda *a: None, DecodeBuffers(40, 2, torch.device("cpu")), 64)
+    graphs.compile_ahead([[1], [8, 16]])
+    assert sorted(ran) == [1, 8]  # the lane ends there, the others go on
