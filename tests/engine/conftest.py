@@ -5,28 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from helpers import assert_greedy, greedy, make_llm, random_prompts, token_ids_of, transformers_model, write_checkpoint
+from fixtures import one_thread as one_thread
+from fixtures import tiny as tiny
+from helpers import assert_greedy, greedy, make_llm, random_prompts, token_ids_of, transformers_model
 
 from nanovllm import LLM
 
 LENGTHS = [1, 5, 8, 12, 17, 30, 41]
 COMPLETION = 14
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny products are faster on one thread, and their sums come in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random two-layer checkpoint with a byte tokenizer."""
-    return write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny", tokenizer=True)
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
-from helpers import assert_idle, make_llm, write_checkpoint
+from fixtures import one_thread as one_thread
+from fixtures import tiny as tiny
+from helpers import assert_idle, make_llm
 
 pytest.importorskip("fastapi", reason="the server needs the extra `serve`")
 pytest.importorskip("uvicorn", reason="the server needs the extra `serve`")
@@ -19,21 +20,6 @@ from nanovllm.serve.server import BackgroundServer
 from nanovllm.serve.settings import ServeSettings
 
 StartServer = Callable[..., BackgroundServer]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny products are faster on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random two-layer checkpoint with a byte tokenizer: most of what it says is no valid UTF-8."""
-    return write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny", tokenizer=True)
 
 
 @pytest.fixture(scope="module")
