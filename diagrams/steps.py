@@ -67,109 +67,108 @@ def startup() -> Diagram:
     return d
 
 
-def _host(d: Diagram, prefill: bool) -> None:
-    with d.group("host", "CPU, rank 0", "request"):
-        mode = "_schedule_prefill" if prefill else "_schedule_decode"
-        words = (
-            ("from the head of waiting, while tokens, seats and blocks last",)
-            if prefill
-            else ("every running sequence, one token each;", "a missing block preempts the youngest")
-        )
-        d.node("schedule", "choose", *words, code=SCHEDULER + "scheduler.Scheduler." + mode, role="request")
-        blocks = "allocate" if prefill else "append"
-        what = "blocks for the prompt, prefix hits first" if prefill else "a block, if the new token opens one"
-        d.node("blocks", "reserve", what, code=SCHEDULER + "block_manager.BlockManager." + blocks, role="request")
-        d.node(
-            "slices",
-            "what the step needs of each sequence",
-            "token ids, start, block table",
-            code=SCHEDULER + "sequence.Sequence.scheduled_slice",
-            role="request",
-        )
-        d.node(
-            "post",
-            "book",
-            "chunk: count it | whole prompt: append the first token"
-            if prefill
-            else "append a token; free the blocks of finished ones",
-            code=(SCHEDULER + "scheduler.Scheduler.postprocess", SCHEDULER + "block_manager.BlockManager.publish"),
-            role="request",
-        )
+# A box of a step: key, title, lines of words, and the dotted names of its code.
+Box = tuple[str, ...]
+
+SLICES: Box = (
+    "slices",
+    "what the step needs of each sequence",
+    "token ids, start, block table",
+    SCHEDULER + "sequence.Sequence.scheduled_slice",
+)
+BOOKED = (SCHEDULER + "scheduler.Scheduler.postprocess", SCHEDULER + "block_manager.BlockManager.publish")
+FORWARD, STORE = MODEL + "model.Qwen3ForCausalLM.forward", KV + "attention.AttentionBackend.store"
+LOGITS = ("[B, vocabulary], on rank 0", MODEL + "embedding.ParallelLMHead.logits")
+SAMPLE: Box = ("sample", "sample", "rank 0", MODEL + "sampler.Sampler")
+
+PREFILL_HOST: tuple[Box, ...] = (
+    (
+        "schedule",
+        "choose",
+        "from the head of waiting, while tokens, seats and blocks last",
+        SCHEDULER + "scheduler.Scheduler._schedule_prefill",
+    ),
+    (
+        "blocks",
+        "reserve",
+        "blocks for the prompt, prefix hits first",
+        SCHEDULER + "block_manager.BlockManager.allocate",
+    ),
+    SLICES,
+    ("post", "book", "chunk: count it | whole prompt: append the first token", *BOOKED),
+)
+PREFILL_DEVICE: tuple[Box, ...] = (
+    (
+        "prepare",
+        "pack",
+        "input_ids [T], positions [T], slot_mapping [T], cu_seqlens [B+1]",
+        KV + "batch.prepare_prefill",
+    ),
+    ("forward", "embedding, layers", "hidden states [T, hidden]", FORWARD),
+    (
+        "attend",
+        "store K, V; attend",
+        "variable length; with a block table if a prefix is cached",
+        STORE,
+        KV + "attention.AttentionBackend.prefill",
+    ),
+    ("logits", "logits of each last row", *LOGITS),
+    SAMPLE,
+)
+DECODE_HOST: tuple[Box, ...] = (
+    (
+        "schedule",
+        "choose",
+        "every running sequence, one token each;\na missing block preempts the youngest",
+        SCHEDULER + "scheduler.Scheduler._schedule_decode",
+    ),
+    ("blocks", "reserve", "a block, if the new token opens one", SCHEDULER + "block_manager.BlockManager.append"),
+    SLICES,
+    ("post", "book", "append a token; free the blocks of finished ones", *BOOKED),
+)
+DECODE_DEVICE: tuple[Box, ...] = (
+    (
+        "prepare",
+        "one row a sequence",
+        "input_ids [B], slot_mapping [B], context_lens [B], block_tables",
+        KV + "batch.prepare_decode",
+    ),
+    (
+        "forward",
+        "embedding, layers",
+        "a CUDA graph of the next batch size, if recorded",
+        FORWARD,
+        KV + "cuda_graphs.DecodeGraphs.run_body",
+    ),
+    (
+        "attend",
+        "store K, V; attend",
+        "paged: all keys of a sequence through its block table",
+        STORE,
+        KV + "attention.AttentionBackend.decode",
+    ),
+    ("logits", "logits of every row", *LOGITS),
+    SAMPLE,
+)
+
+
+def _boxes(d: Diagram, key: str, title: str, role: str, boxes: tuple[Box, ...]) -> None:
+    with d.group(key, title, role):
+        for name, what, words, *code in boxes:
+            d.node(name, what, *words.split("\n"), code=tuple(code), role=role)
+
+
+def _step(name: str, title: str, words: str, host: tuple[Box, ...], device: tuple[Box, ...]) -> Diagram:
+    """The CPU beside the device, with the arrows that every step has."""
+    d = Diagram(name, title, words, {"nodesep": "0.8", "ranksep": "0.3", "newrank": "true"})
+    _boxes(d, "host", "CPU, rank 0", "request", host)
     d.edge("schedule", "blocks")
     d.edge("blocks", "slices")
-
-
-def _device(d: Diagram, prefill: bool) -> None:
-    with d.group("device", "every rank", "gpu"):
-        if prefill:
-            d.node(
-                "prepare",
-                "pack",
-                "input_ids [T], positions [T], slot_mapping [T], cu_seqlens [B+1]",
-                code=KV + "batch.prepare_prefill",
-                role="gpu",
-            )
-            d.node(
-                "forward",
-                "embedding, layers",
-                "hidden states [T, hidden]",
-                code=MODEL + "model.Qwen3ForCausalLM.forward",
-                role="gpu",
-            )
-            d.node(
-                "attend",
-                "store K, V; attend",
-                "variable length; with a block table if a prefix is cached",
-                code=(KV + "attention.AttentionBackend.store", KV + "attention.AttentionBackend.prefill"),
-                role="gpu",
-            )
-            d.node(
-                "logits",
-                "logits of each last row",
-                "[B, vocabulary], on rank 0",
-                code=MODEL + "embedding.ParallelLMHead.logits",
-                role="gpu",
-            )
-        else:
-            d.node(
-                "prepare",
-                "one row a sequence",
-                "input_ids [B], slot_mapping [B], context_lens [B], block_tables",
-                code=KV + "batch.prepare_decode",
-                role="gpu",
-            )
-            d.node(
-                "forward",
-                "embedding, layers",
-                "a CUDA graph of the next batch size, if recorded",
-                code=(MODEL + "model.Qwen3ForCausalLM.forward", KV + "cuda_graphs.DecodeGraphs.run_body"),
-                role="gpu",
-            )
-            d.node(
-                "attend",
-                "store K, V; attend",
-                "paged: all keys of a sequence through its block table",
-                code=(KV + "attention.AttentionBackend.store", KV + "attention.AttentionBackend.decode"),
-                role="gpu",
-            )
-            d.node(
-                "logits",
-                "logits of every row",
-                "[B, vocabulary], on rank 0",
-                code=MODEL + "embedding.ParallelLMHead.logits",
-                role="gpu",
-            )
-        d.node("sample", "sample", "rank 0", code=MODEL + "sampler.Sampler", role="gpu")
+    _boxes(d, "device", "every rank", "gpu", device)
     d.edge("prepare", "forward", kind="data")
     d.edge("forward", "attend", "each layer", "data", dir="both")
     d.edge("forward", "logits", kind="data")
     d.edge("logits", "sample", kind="data")
-
-
-def _step(name: str, title: str, words: str, prefill: bool) -> Diagram:
-    d = Diagram(name, title, words, {"nodesep": "0.8", "ranksep": "0.3", "newrank": "true"})
-    _host(d, prefill)
-    _device(d, prefill)
     d.edge("slices", "prepare", "control|channel", "message", minlen="0")
     d.edge("slices", "post", kind="control", style="invis")
     d.edge("post", "sample", "token|ids", minlen="0", dir="back")
@@ -184,7 +183,8 @@ def prefill_step() -> Diagram:
         "Waiting sequences are chosen within the token, sequence and block budgets. Their uncached tokens "
         "are packed one behind the other, T in all. Only a prompt whose last token is in the step gets a "
         "first token.",
-        True,
+        PREFILL_HOST,
+        PREFILL_DEVICE,
     )
 
 
@@ -195,5 +195,6 @@ def decode_step() -> Diagram:
         "One decode step: one token a sequence",
         "Every running sequence feeds in the token sampled last, one row each, B in all. Its key and value "
         "go to one slot; attention reads all its keys through the block table. Every row gives a token.",
-        False,
+        DECODE_HOST,
+        DECODE_DEVICE,
     )
