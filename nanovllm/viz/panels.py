@@ -87,7 +87,7 @@ def highlight_css(scope: str, pick: int | None) -> str:
 
 
 GRID_CSS = """
-.nv-grid{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px}
+.nv-grid{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px;padding-bottom:2px}
 .nv-grid>.nv-wide{grid-column:1/-1}.nv-grid svg{width:100%;height:auto;display:block}
 @media (max-width:860px){.nv-grid{grid-template-columns:minmax(0,1fr)}}
 .nv-words{font:14px/1.5 system-ui,sans-serif;color:var(--nv-ink);background:var(--nv-card);

@@ -155,7 +155,8 @@ def document(width: float, height: float, body: str, title: str, words: str, sty
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="nv" role="img" aria-label="{escape(title, quote=True)}" '
         f'viewBox="0 0 {number(width)} {number(height)}" width="{number(width)}" height="{number(height)}" '
-        f'font-family="{FONT}" style="max-width:100%;height:auto"><desc>{escape(words)}</desc>{sheet}{card}{head}'
+        f'font-family="{FONT}" style="max-width:100%;height:auto;overflow:visible">'
+        f"<desc>{escape(words)}</desc>{sheet}{card}{head}"
         f"{body}</svg>"
     )
 

@@ -74,7 +74,8 @@ EXERCISE = Exercise(
         Group(
             "chained to all that came before, in the running scheduler",
             1,
-            "Equal tokens after different prefixes need different hashes. And no previous hash is not the hash 0.",
+            "Five blocks, and each needs a hash of its own. Equal tokens after different prefixes need different "
+            "hashes. And no previous hash is not the hash 0.",
             (Example(_CHAIN, 5),),
             traces=150,
         ),

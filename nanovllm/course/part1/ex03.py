@@ -67,7 +67,8 @@ EXERCISE = Exercise(
         Group(
             "finding the longest prefix",
             1,
-            "Where does a prefix end? And what would the model compute if all tokens of a prompt were cached?",
+            "Six prompts, and the blocks that each of them finds. Where does a prefix end? And what would the model "
+            "compute if all tokens of a prompt were cached?",
             (Example(_HITS, [[0, 1], [0], [0], [], [], []]),),
         ),
         Group(
@@ -76,8 +77,20 @@ EXERCISE = Exercise(
             "The table lists the hits in order, then new blocks; a hit gets one owner more, wherever it was.",
             (
                 Example(_FRESH, [[0, 1], 0, 1]),
-                Example(_ADMIT, [[0, 1, 3], 4, 4, 1]),
-                Example(_SHARED, [[[0, 1, 3], [0, 1, 2]], [2, 2, 1, 1], 0]),
+                Example(
+                    _ADMIT,
+                    [[0, 1, 3], 4, 4, 1],
+                    "The block table, num_cached_tokens, num_prefix_tokens, and the owners of block 0. Two blocks are "
+                    "hits: "
+                    "which numbers follow from that?",
+                ),
+                Example(
+                    _SHARED,
+                    [[[0, 1, 3], [0, 1, 2]], [2, 2, 1, 1], 0],
+                    "Two requests with the same beginning: both tables, the owners of blocks 0 to 3, and the free "
+                    "blocks. "
+                    "Who owns the hits now?",
+                ),
                 Example(_REFUSED, ["RuntimeError", "RuntimeError", [], [0], 1]),
             ),
         ),

@@ -55,7 +55,8 @@ EXERCISE = Exercise(
         Group(
             "taking a block exactly at the edge",
             1,
-            "Write down num_tokens and the slots at each step. At which token does the number of blocks change?",
+            "Each pair: num_tokens and the number of blocks of 4. Write the slots beside them. At which token does a "
+            "new block come, and at which one must it?",
             (
                 Example(_GROW, [[4, 1], [5, 2], [6, 2], [7, 2], [8, 2], [9, 3], [10, 3]]),
                 Example(
@@ -69,7 +70,8 @@ EXERCISE = Exercise(
         Group(
             "knowing whether there is room",
             1,
-            "A full pool does not matter to a request whose newest token has a slot already.",
+            "Each row: blocks in the pool, num_tokens, the answer. A full pool does not matter to a request whose "
+            "newest token has a slot already.",
             (
                 Example(
                     _ROOM,

@@ -69,7 +69,9 @@ EXERCISE = Exercise(
         Group(
             "admitting in order, within the limits",
             1,
-            "Who is counted against max_num_seqs? And when the head of the queue must wait, who may pass it?",
+            "Of each step: who computes how many tokens, who waits afterwards, who runs; last, the kinds of "
+            "decisions. Who is counted against max_num_seqs? And when the head of the queue must wait, who may pass "
+            "it?",
             (
                 Example(_ALL, [[[[0, 5], [1, 6], [2, 2]], [], [0, 1, 2]], ["running"] * 3, ["admit"] * 3]),
                 Example(
@@ -81,7 +83,8 @@ EXERCISE = Exercise(
         Group(
             "chunks",
             1,
-            "A chunk uses up the budget. Where is its request in the next step, and what has it got left to compute?",
+            "Of each step: who computes how many tokens, then who waits and who runs. A chunk uses up the budget. "
+            "Where is its request in the next step, and what has it got left to compute?",
             (
                 Example(
                     _CHUNK,

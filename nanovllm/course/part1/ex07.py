@@ -71,13 +71,15 @@ EXERCISE = Exercise(
         Group(
             "one token each, oldest first",
             1,
-            "What is in `running` afterwards, and in which order? Who needed a block?",
+            "First three lists: who is scheduled, who is in `running` afterwards, who in `waiting`. In which order? "
+            "Who needed a block?",
             (Example(_PLAIN, [[[0, 1, 2], [0, 1, 2], []], [1, 1, 1], [1, 2, 1], ["decode"]]),),
         ),
         Group(
             "who gives way",
             1,
-            "The youngest first, only as many as needed; then in the queue they stand oldest first, with "
+            "First three lists: who is scheduled, who runs afterwards, who waits. The youngest first, only as many as "
+            "needed; then in the queue they stand oldest first, with "
             "all they know.",
             (
                 Example(_VICTIM, [[[0, 1], [0, 1], [2]], ["preempt", "decode"]]),

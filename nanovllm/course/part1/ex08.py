@@ -103,10 +103,25 @@ EXERCISE = Exercise(
             1,
             "A chunk is booked too, but samples nothing. The newest token is never among the cached ones.",
             (
-                Example(_BOOK, [[[5, 6, 7, 9], 3, 0], [[5, 6], None]]),
+                Example(
+                    _BOOK,
+                    [[[5, 6, 7, 9], 3, 0], [[5, 6], None]],
+                    "Known tokens, cached and scheduled count after the step; then what is published of blocks 0 and "
+                    "1. The "
+                    "newest token is never among the cached ones: which block is full?",
+                ),
                 Example(_CHUNK, [[[[5, 6, 7, 8, 9], 3, 0], 1], [[[5, 6, 7, 8, 9, 4], 5, 0], 2]]),
-                Example(_CANCELLED, [[5, 6, 7], [1, 2, 8], [1]]),
-                Example(_AGAIN, [4, [5, 6, 7, 9, 8, 1]]),
+                Example(
+                    _CANCELLED,
+                    [[5, 6, 7], [1, 2, 8], [1]],
+                    "Request 0 was cancelled while the step ran. What may still be booked for it?",
+                ),
+                Example(
+                    _AGAIN,
+                    [4, [5, 6, 7, 9, 8, 1]],
+                    "num_recomputed_tokens after a preemption. Five tokens were known: which of them had been computed "
+                    "before, and which one is computed for the first time?",
+                ),
             ),
         ),
         Group(

@@ -145,7 +145,8 @@ EXERCISE = Exercise(
         Group(
             "the next size",
             1,
-            "A batch that has a recorded size needs no padding; any other takes the next larger one. What do 4 and 5 "
+            "1, 2, 4, 8 and 16 are recorded; batches of 1, 2, 3, 4, 5, 8, 9, 16. A batch that has a recorded size "
+            "needs no padding; any other takes the next larger one. What do 4 and 5 "
             "get?",
             (Example(_CHOICE, [1, 2, 4, 4, 8, 8, 16, 16]),),
         ),
