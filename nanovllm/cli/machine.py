@@ -26,6 +26,8 @@ PACKAGES = {
     "jupyterlab": ("notebooks, optional", NOTEBOOKS),
     "ipywidgets": ("views in notebooks, optional", NOTEBOOKS),
     "graphviz": ("diagrams in notebooks, optional", NOTEBOOKS),
+    "matplotlib": ("plots of nanovllm bench, optional", NOTEBOOKS),
+    "fastapi": ("nanovllm serve, optional", 'pip install "nanovllm[serve]"'),
 }
 
 

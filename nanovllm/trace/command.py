@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from nanovllm.trace import Trace, save_chrome_trace
     from nanovllm.viz.page import save_page
 
+    _check_files(args)
     try:
         trace = Trace.load(args.load) if args.load else _record(args)
         written = [trace.save(args.jsonl)] if args.jsonl else []
@@ -64,6 +65,18 @@ def run(args: argparse.Namespace) -> int:
 
         webbrowser.open(written[-1].resolve().as_uri())
     return 0
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Raise NanoVLLMError for a file that cannot be read or written, before anything is recorded."""
+    for option in ("output", "jsonl", "perfetto"):
+        name = getattr(args, option)
+        if name and not Path(name).parent.is_dir():
+            raise NanoVLLMError(f"--{option} {name}: there is no folder {Path(name).parent}; make it first")
+        if name and Path(name).is_dir():
+            raise NanoVLLMError(f"--{option} {name} is a folder: name a file in it")
+    if args.load and not Path(args.load).is_file():
+        raise NanoVLLMError(f"--load {args.load}: there is no such file; --jsonl FILE writes one")
 
 
 def _record(args: argparse.Namespace) -> "Trace":

@@ -5,7 +5,11 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import ipywidgets as widgets
+try:
+    import ipywidgets as widgets
+except ModuleNotFoundError as missing:
+    sentence = 'the stepper is a widget of notebooks and needs ipywidgets: pip install "nanovllm[notebooks]"'
+    raise ModuleNotFoundError(sentence, name="ipywidgets") from missing
 
 from nanovllm.trace.record import EventKind
 from nanovllm.trace.stepper import Stepper

@@ -39,7 +39,7 @@ def test_the_table(cli: Callable) -> None:
 
 def test_a_missing_piece_comes_with_its_command(cli: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        if name == "jupyterlab":
+        if name in ("jupyterlab", "fastapi"):
             raise machine.PackageNotFoundError(name)
         return "1.0"
 
@@ -47,6 +47,7 @@ def test_a_missing_piece_comes_with_its_command(cli: Callable, monkeypatch: pyte
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)
     found = {piece.name: piece for piece in machine.pieces(has_gpu=False)}
     assert found["jupyterlab"].add == 'pip install "nanovllm[notebooks]"'
+    assert found["fastapi"].add == 'pip install "nanovllm[serve]"'
     assert found["dot"].version is None
     assert found["dot"].add
     assert found["torch"].add is None

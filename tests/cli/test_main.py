@@ -29,6 +29,9 @@ REFUSALS = {
     ("demo", "--pace", "soon"): "--pace must be 0 to 3600 seconds, not 'soon'",
     ("demo", "--steps", "-1"): "--steps must be a number of drawings, 0 or more, not -1",
     ("demo", "--device", "tpu"): "device must be one of",
+    ("trace", "-o", "no-such-folder/a.html"): "--output no-such-folder/a.html: there is no folder no-such-folder",
+    ("trace", "--jsonl", "."): "--jsonl . is a folder: name a file in it",
+    ("trace", "--load", "no-such-file"): "--load no-such-file: there is no such file; --jsonl FILE writes one",
 }
 
 
