@@ -81,13 +81,18 @@ class NotebookCard:
         hint = widgets.Button(description="hint", tooltip="one more hint; there are three")
         solution = widgets.Button(description="solution", tooltip="compare with the solution, once you have passed")
         asked = []
+        graded = [""]
+
+        def run() -> str:
+            graded[0] = self.grade()
+            return graded[0]
 
         def ask() -> str:
             asked.append(True)
             return self.solution(show_me=len(asked) > 1)
 
-        _connect(grade, shown, self.grade, "grading ...")
-        _connect(hint, shown, self.hint)
+        _connect(grade, shown, run, "grading ...")
+        _connect(hint, shown, lambda: graded[0] + self.hint())  # what failed stays in view beside the hint
         _connect(solution, shown, ask)
         return widgets.VBox([head, widgets.HBox([grade, hint, solution]), shown])
 
