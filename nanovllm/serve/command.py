@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         wanted["api_key"] = os.environ[KEY_VARIABLE]
     settings = ServeSettings(**wanted)
     from nanovllm import LLM
-    from nanovllm.serve.server import listen, serve
+    from nanovllm.serve.server import bind, serve
 
     def announce(url: str) -> None:
         text = json.dumps({"url": url, "model": args.model}) if args.json else f"serving {args.model} on {url}"
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.flush()
 
     # In this order: a port in use is told before a checkpoint is loaded.
-    with listen(settings.host, settings.port) as sock, LLM(args.model, **options.limits_of(args)) as llm:
+    with bind(settings.host, settings.port) as sock, LLM(args.model, **options.limits_of(args)) as llm:
         serve(llm, settings, sock, announce)
     return 0
 

@@ -17,10 +17,11 @@ from nanovllm.serve.settings import ServeSettings
 # Longer than clients keep an idle connection (httpx and OpenAI's client: 5 s): otherwise a request may be sent into a
 # connection that the server is just closing.
 KEEP_ALIVE_SECONDS = 30
+BACKLOG = 2048  # connections that may wait to be accepted
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises NanoVLLMError naming the address when it cannot be had."""
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that has the address and does not listen yet. Raises NanoVLLMError when the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio turns Nagle's algorithm off; otherwise a small event waits for 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -29,8 +30,21 @@ def listen(host: str, port: int) -> socket.socket:
         sock.bind((host, port))
     except OSError as error:
         sock.close()
-        raise NanoVLLMError(f"cannot listen on {host} port {port} ({error}): choose another --host or --port") from None
+        raise _not_ours(host, port, error) from None
     return sock
+
+
+def listen(sock: socket.socket) -> None:
+    """Let clients connect. Raises NanoVLLMError when another server, bound as early, has begun to listen meanwhile."""
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        host, port = sock.getsockname()[:2]
+        raise _not_ours(host, port, error) from None
+
+
+def _not_ours(host: str, port: int, error: OSError) -> NanoVLLMError:
+    return NanoVLLMError(f"cannot listen on {host} port {port} ({error}): choose another --host or --port")
 
 
 class DrainingServer(uvicorn.Server):
@@ -82,6 +96,7 @@ def make_server(llm: LLM, settings: ServeSettings, on_ready: Callable[[], None])
         log_level="warning",
         access_log=False,
         server_header=False,
+        backlog=BACKLOG,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=10,
@@ -90,7 +105,8 @@ def make_server(llm: LLM, settings: ServeSettings, on_ready: Callable[[], None])
 
 
 def serve(llm: LLM, settings: ServeSettings, sock: socket.socket, announce: Callable[[str], None]) -> None:
-    """Serve on a socket of `listen` until a signal. announce: told the address once the server accepts connections."""
+    """Serve on a socket of `bind` until a signal. announce: told the address once the server accepts connections."""
+    listen(sock)
     make_server(llm, settings, lambda: announce(_url(sock))).run(sockets=[sock])
 
 
@@ -105,7 +121,7 @@ class BackgroundServer:
 
     def __init__(self, llm: LLM, settings: ServeSettings | None = None) -> None:
         self.settings = settings or ServeSettings(port=0)
-        self._sock = listen(self.settings.host, self.settings.port)
+        self._sock = bind(self.settings.host, self.settings.port)
         self.url = _url(self._sock)
         self._ready = threading.Event()
         self._server = make_server(llm, self.settings, self._ready.set)

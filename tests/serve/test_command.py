@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from nanovllm.cli.main import main
-from nanovllm.errors import ConfigError
+from nanovllm.errors import ConfigError, NanoVLLMError
+from nanovllm.serve.server import bind, listen
 from nanovllm.serve.settings import ServeSettings
 
 
@@ -62,6 +63,14 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(start: Any, capsys: pyt
     port = start().url.rsplit(":", 1)[1]
     assert main(["serve", "--model", "no-such-checkpoint", "--port", port]) == 2
     assert f"cannot listen on 127.0.0.1 port {port}" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a second bind is refused at once")
+def test_of_two_servers_that_load_at_once_one_gets_the_port() -> None:
+    with bind("127.0.0.1", 0) as first, bind("127.0.0.1", first.getsockname()[1]) as second:
+        listen(first)
+        with pytest.raises(NanoVLLMError, match=r"cannot listen on 127\.0\.0\.1 port"):
+            listen(second)
 
 
 def test_a_missing_extra_is_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
