@@ -28,7 +28,9 @@ first steps:
 """
 EPILOG = """\
 exit codes:
-  0  it worked        1  the demo got a wrong answer        2  refused, with the reason on stderr
+  0  it worked
+  1  a wrong answer in `demo`, missing points in `grade`, a failed experiment in `bench`
+  2  refused, with the reason on stderr
 """
 
 
@@ -95,3 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except OSError as e:  # a file or folder of the command line; what has no name is no matter of the command line
+        if args.debug or e.filename is None:
+            raise
+        sys.stderr.write(f"nanovllm {args.command}: cannot use {e.filename} ({e.strerror}): name another place\n")
+        return REFUSED

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanovllm.checks import check_int
 from nanovllm.errors import NanoVLLMError
 from nanovllm.trace.limits import SMALL_LIMITS
 
@@ -50,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from nanovllm.viz.page import save_page
 
     _check_files(args)
+    check_int("--every", args.every, 0, error=NanoVLLMError)
+    check_int("--max-steps", args.max_steps, 1, error=NanoVLLMError)
     try:
         trace = Trace.load(args.load) if args.load else _record(args)
         written = [trace.save(args.jsonl)] if args.jsonl else []

@@ -30,6 +30,9 @@ REFUSALS = {
     ("demo", "--steps", "-1"): "--steps must be a number of drawings, 0 or more, not -1",
     ("demo", "--device", "tpu"): "device must be one of",
     ("trace", "-o", "no-such-folder/a.html"): "--output no-such-folder/a.html: there is no folder no-such-folder",
+    ("trace", "--every", "-1"): "--every must be at least 0, not -1",
+    ("trace", "--max-steps", "0"): "--max-steps must be at least 1, not 0",
+    ("class", "release", f"{__file__}/a"): f"cannot use {__file__}",
     ("trace", "--jsonl", "."): "--jsonl . is a folder: name a file in it",
     ("trace", "--load", "no-such-file"): "--load no-such-file: there is no such file; --jsonl FILE writes one",
 }
