@@ -1,14 +1,17 @@
 """The load generator over HTTP: the requests of a plan, streamed and timed. The figures: load_report.py."""
 
-import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 
 import httpx
 
+from nanovllm.checks import check_int
+from nanovllm.cli.main import Parser
 from nanovllm.errors import ConfigError
+from nanovllm.serve.command import KEY_VARIABLE
 from nanovllm.serve.load_plan import ARRIVALS, Clock, LoadPlan, play
 from nanovllm.serve.load_report import LoadReport, RequestRecord
 
@@ -55,9 +58,11 @@ async def _read(response: httpx.Response, record: RequestRecord, clock: Clock) -
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m nanovllm.serve.load`: the summary as JSON on stdout."""
-    parser = argparse.ArgumentParser(
-        "python -m nanovllm.serve.load", description="Send load to an OpenAI-compatible server."
+    """`python -m nanovllm.serve.load`: the summary as JSON on stdout, failures on stderr; 1 if nothing was answered."""
+    parser = Parser(
+        "python -m nanovllm.serve.load",
+        description="Send load to an OpenAI-compatible server.",
+        epilog=f"The server's API key, where it asks for one, comes from {KEY_VARIABLE}.",
     )
     parser.add_argument("url", help="address without /v1")
     parser.add_argument("--requests", type=int, default=100, metavar="N")
@@ -69,15 +74,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--burstiness", type=float, default=1.0, metavar="SHAPE")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     args = parser.parse_args(argv)
-    prompts = [f"{number} {args.prompt}" for number in range(args.requests)]
     body = {"max_tokens": args.max_tokens, "temperature": 0, "ignore_eos": True}
     try:
+        check_int("--requests", args.requests, 1, error=ConfigError)
+        prompts = [f"{number} {args.prompt}" for number in range(args.requests)]
         plan = LoadPlan(prompts, body, args.rate, args.concurrency, args.arrivals, args.burstiness, args.seed)
     except ConfigError as refusal:
         parser.error(str(refusal))
-    report = asyncio.run(run_load(args.url, plan))
+    report = asyncio.run(run_load(args.url, plan, os.environ.get(KEY_VARIABLE)))
     sys.stdout.write(json.dumps(report.summary(), indent=2) + "\n")
-    return 0
+    failed = [record for record in report.records if record.status != 200]
+    if failed:
+        told = failed[0].error or "the stream broke off"
+        sys.stderr.write(f"{len(failed)} of {len(report.records)} requests failed, the first with: {told}\n")
+    return 1 if len(failed) == len(report.records) else 0
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ import pytest
 from helpers import make_llm
 
 from nanovllm.errors import ConfigError
+from nanovllm.serve.command import KEY_VARIABLE
 from nanovllm.serve.load import LoadPlan, main, run_load
 from nanovllm.serve.load_report import Limits, LoadReport, RequestRecord, percentiles
-from nanovllm.serve.server import BackgroundServer
+from nanovllm.serve.server import BackgroundServer, bind
 from nanovllm.serve.settings import ServeSettings
 
 BODY = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
@@ -90,3 +91,40 @@ def test_a_load_is_either_open_or_closed() -> None:
 def test_the_command(server: BackgroundServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([server.url, "--requests", "5", "--concurrency", "2", "--max-tokens", "3"]) == 0
     assert json.loads(capsys.readouterr().out)["completed"] == 5
+
+
+def test_the_command_with_the_key_that_the_server_asks_for(
+    start: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = [start(api_key="secret").url, "--requests", "2", "--concurrency", "1", "--max-tokens", "3"]
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    assert main(argv) == 1
+    assert "2 of 2 requests failed, the first with: " in (told := capsys.readouterr().err)
+    assert "this server asks for an API key" in told
+    monkeypatch.setenv(KEY_VARIABLE, "secret")
+    assert main(argv) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with bind("127.0.0.1", 0) as nobody:  # bound and not listening: refused at once
+        assert main([f"http://127.0.0.1:{nobody.getsockname()[1]}", "--requests", "2", "--concurrency", "1"]) == 1
+    streams = capsys.readouterr()
+    assert json.loads(streams.out)["completed"] == 0
+    assert "2 of 2 requests failed, the first with: ConnectError" in streams.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (("--requests", "0", "--rate", "1"), "--requests must be at least 1, not 0"),
+        (("--rate", "-1"), "rate must be a number above 0"),
+        (("--concurency", "2"), "unknown option '--concurency': did you mean '--concurrency'?"),
+    ],
+)
+def test_a_wrong_load_is_one_sentence(argv: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["http://127.0.0.1:1", *argv])
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
