@@ -128,7 +128,8 @@ def holdings(executor: Any) -> dict[str, Any]:
     objects that are alive anywhere in the process.
     """
     runner = executor.runner
-    engines = [o for o in gc.get_objects() if issubclass(type(o), LLMEngine) and o.model_runner is runner]
+    known = [o for o in gc.get_objects() if issubclass(type(o), LLMEngine)]
+    engines = [o for o in known if getattr(o, "model_runner", None) is runner]  # one that was refused has none
     owned = [engine.scheduler.sequences.values() for engine in engines]
     alive = owned or [[o for o in gc.get_objects() if type(o) is Sequence]]
     return {

@@ -68,7 +68,12 @@ def test_the_picture_is_xml_and_its_text_says_the_same(busy: LLM) -> None:
 
 
 def test_requests_are_held_by_rank_0_alone() -> None:
-    """Two of three requests are unfinished; the third has ended, and rank 1 was told of all three."""
+    """Two of three requests are unfinished; the third has ended, and rank 1 was told of all three.
+
+    An engine that was refused while it was made, and is still about, is none.
+    """
+    refused = LLM.__new__(LLM)
+    assert not hasattr(refused, "model_runner")
     with LLM("qwen3-tiny", tensor_parallel_size=2, device="cpu", num_kvcache_blocks=8) as pair:
         for first, length in ((20, 9), (60, 9), (100, 1)):
             tokens = list(range(first, first + 6))
