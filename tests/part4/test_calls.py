@@ -72,7 +72,7 @@ def test_requests_are_held_by_rank_0_alone() -> None:
 
     An engine that was refused while it was made, and is still about, is none.
     """
-    refused = LLM.__new__(LLM)
+    refused = object.__new__(LLM)
     assert not hasattr(refused, "model_runner")
     with LLM("qwen3-tiny", tensor_parallel_size=2, device="cpu", num_kvcache_blocks=8) as pair:
         for first, length in ((20, 9), (60, 9), (100, 1)):
