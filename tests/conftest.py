@@ -5,6 +5,12 @@ skips tests marked `gpu` on machines with too few devices. Fixtures that only on
 """
 
 import os
+import signal
+import threading
+
+# A shell starts background jobs with SIGINT ignored, and what ignores it hands that down: tests of Ctrl-C need it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Read by libraries when they are imported, so they are set before any of them is.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
