@@ -39,14 +39,14 @@ def _race_kernel(
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     lane = tl.arange(0, BLOCK)
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    best_index = tl.zeros([BLOCK], tl.int32)
+    wait_for_inputs(EARLY)  # the temperatures too may come from the kernel before: see Sampler.__call__
     temperature = tl.load(temperature_ptr + row)
     key0 = tl.load(keys_ptr + 2 * row).to(tl.uint32)
     key1 = tl.load(keys_ptr + 2 * row + 1).to(tl.uint32)
     random = temperature > 0
     per_degree = tl.where(random, 1.0 / tl.where(random, temperature, 1.0), 1.0)
-    best = tl.full([BLOCK], float("-inf"), tl.float32)
-    best_index = tl.zeros([BLOCK], tl.int32)
-    wait_for_inputs(EARLY)
     for turn in range(turns):
         index = (part * turns + turn) * BLOCK + lane
         inside = index < vocab_size

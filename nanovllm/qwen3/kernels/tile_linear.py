@@ -14,7 +14,7 @@ import triton.language as tl
 from nanovllm.paged_kv.kernels.launch import dot_precision, shared_memory, wait_for_inputs
 from nanovllm.qwen3.kernels.small_linear import PLAIN, Product, launch_product, silu_times, with_norm
 
-MAX_ROWS = 8  # of a tensor core tile; with 16 the library is as fast (scripts/kernel_times.py)
+MAX_ROWS = 8  # of a tensor core tile; with 16 the library is as fast (docs/gpu.md)
 _PART = 256  # inputs that are multiplied in one part
 
 
