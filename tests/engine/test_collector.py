@@ -37,14 +37,20 @@ def test_garbage_of_the_block_is_collected_in_it_and_older_garbage_after_it() ->
 
 
 def test_what_others_froze_stays_frozen() -> None:
+    """Told by what gets collected: the count of frozen objects falls by itself, when one of them is freed."""
+    frozen = weakref.ref(Node())
     gc.freeze()
     try:
-        count = gc.get_freeze_count()
+        later = weakref.ref(Node())
         with collector_spared():
-            assert gc.get_freeze_count() == count
-        assert gc.get_freeze_count() == count
+            gc.collect()
+            assert later() is None, "made after others froze, and frozen with it"
+        gc.collect()
+        assert frozen() is not None, "unfrozen with the block"
     finally:
         gc.unfreeze()
+    gc.collect()
+    assert frozen() is None
 
 
 def test_a_generation_leaves_the_collector_as_it_was(tiny: Path) -> None:

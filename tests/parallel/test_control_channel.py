@@ -142,8 +142,10 @@ def test_the_name_goes_as_soon_as_all_have_attached(host: ChannelHost) -> None:
     assert os.path.exists(name) or not os.path.isdir("/dev/shm")
     clients = clients_of(host)
     assert not os.path.exists(name)
-    in_threads(clients, lambda c: c.send(Message(0, Kind.RESULT, b"still here")))
+    threads = in_threads(clients, lambda c: c.send(Message(0, Kind.RESULT, b"still here")))
     assert host.answer(1, soon()).payload == b"still here"
+    for thread in threads:
+        thread.join()
 
 
 def test_two_channels_share_nothing() -> None:
