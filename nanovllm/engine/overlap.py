@@ -1,4 +1,4 @@
-"""The overlapped loop: the next decode step is launched before the last one's tokens are read.
+"""The overlapped loop: the next step is launched before the last one's tokens are read.
 
 In the plain loop (`LLMEngine.step`) the GPU waits while the host books tokens, schedules and prepares. Here the host
 does that for step n + 1 while the GPU runs step n, whose sampled ids go straight into step n + 1 on the device:
@@ -9,8 +9,9 @@ does that for step n + 1 while the GPU runs step n, whose sampled ids go straigh
                 GPU                     [ step n          ][ step n+1               ][ step n+2 ...
 
 The tokens are the same. A request that ends by length is known to end beforehand; one that ends by an end-of-sequence
-token has run one step too many, whose token is dropped. Anything but plain decoding (a waiting request, a preemption)
-first lets the step in flight finish and then takes the plain step.
+token has run one step too many, whose token is dropped. A prefill needs no token of the step before it, and a decode
+step after a prefill takes some ids from it and others from the host. Where the next step depends on the tokens (a
+preemption, a place that becomes free, the choice of a policy) they are read first.
 """
 
 from dataclasses import dataclass
@@ -21,14 +22,14 @@ from nanovllm.engine.llm_engine import LLMEngine
 from nanovllm.engine.outputs import StepOutput
 from nanovllm.paged_kv.batch import SamplingInputs
 from nanovllm.paged_kv.in_flight import Feed, PendingTokens
-from nanovllm.scheduler import Schedule, Sequence, mark_in_flight, schedule_ahead, slice_ahead
+from nanovllm.scheduler import Schedule, StepInFlight, mark_in_flight, schedule_ahead, slices_ahead, undo
 
 
 @dataclass(slots=True)
 class _Flight:
     """A launched step."""
 
-    schedule: Schedule
+    step: StepInFlight
     pending: PendingTokens
     sampling: SamplingInputs
 
@@ -48,60 +49,73 @@ class OverlappedLoop:
         engine = self._engine
         engine.check_open()
         if self._flight is None:
-            if engine.scheduler.waiting or not engine.can_overlap:
+            if not engine.can_overlap:
                 return engine.step()
             self._flight = self._launch_first()
-        flight = self._flight
+        flight, following, schedule = self._flight, None, None
         if flight is None:
             return engine.step()
         try:
-            following = self._launch_next(flight)
+            schedule = self._schedule_next(flight)
+            if schedule is not None:
+                following = self._launch_next(schedule, flight)
             token_ids = engine.ranks.read(flight.pending)
         except BaseException:
-            self.cancel()  # a launch that broke half-way may have overwritten the samples it was fed from
+            # A launch that broke half-way may have overwritten the samples it was fed from.
+            self._flight = None
+            undo(engine.scheduler, flight.step, schedule)
             raise
-        output = engine.book(flight.schedule, token_ids)
-        if following is not None:
-            mark_in_flight(following.schedule.seqs)
+        output = engine.book(*flight.step.to_book(token_ids))
+        output.num_seqs, output.num_tokens = len(flight.step.slices), flight.step.num_tokens
+        if schedule is not None:
+            mark_in_flight(schedule)
         self._flight = following
         return output
 
     def _launch_first(self) -> _Flight | None:
-        """Start from a decode step of the plain schedule, whose input tokens the host knows."""
-        schedule = self._engine.scheduler.schedule()
+        """Start from a step of the plain schedule, whose input tokens the host knows."""
+        engine = self._engine
+        schedule = engine.policy(engine.scheduler) if engine.policy else engine.scheduler.schedule()
         if not schedule.seqs:
             return None
         try:
-            slices = [seq.scheduled_slice() for seq in schedule.seqs]
-            sampling, live = SamplingInputs.of(schedule.seqs), self._engine.scheduler.sequences
-            pending = self._engine.ranks.launch(slices, schedule.is_prefill, sampling, live)
-            return _Flight(schedule, pending, sampling)
+            step = StepInFlight(schedule, [seq.scheduled_slice() for seq in schedule.seqs])
+            return self._launch(step, SamplingInputs.of(step.sampled))
         except BaseException:
-            self._engine.scheduler.rollback(schedule)
+            engine.scheduler.rollback(schedule)
             raise
 
-    def _launch_next(self, flight: _Flight) -> _Flight | None:
-        """Launch the step after `flight`, fed on the device by its samples; None when it must be waited for."""
-        in_flight = flight.schedule.seqs
-        seqs = schedule_ahead(self._engine.scheduler, in_flight) if self._engine.can_overlap else None
-        if seqs is None:
+    def _schedule_next(self, flight: _Flight) -> Schedule | None:
+        """The batch of the step after `flight`; None when it must be waited for."""
+        engine = self._engine
+        if not engine.can_overlap or (engine.policy is not None and engine.scheduler.waiting):
             return None
-        feed = Feed(flight.pending, _rows_of(seqs, in_flight))
-        sampling = SamplingInputs.of(seqs, num_ahead=1, like=flight.sampling)
-        live = self._engine.scheduler.sequences
-        pending = self._engine.ranks.launch([slice_ahead(s) for s in seqs], False, sampling, live, feed)
-        return _Flight(Schedule(seqs, False), pending, sampling)
+        return schedule_ahead(engine.scheduler, flight.step)
+
+    def _launch_next(self, schedule: Schedule, flight: _Flight) -> _Flight:
+        """Launch the step after `flight`; a decode step is fed on the device by its samples."""
+        step = StepInFlight(schedule, slices_ahead(schedule, flight.step))
+        if schedule.is_prefill:
+            return self._launch(step, SamplingInputs.of(step.sampled))
+        rows = _rows_of(step, flight.step)
+        sampling = SamplingInputs.of(schedule.seqs, num_ahead=rows >= 0, like=flight.sampling)
+        return self._launch(step, sampling, Feed(flight.pending, rows))
+
+    def _launch(self, step: StepInFlight, sampling: SamplingInputs, feed: Feed | None = None) -> _Flight:
+        ranks, live = self._engine.ranks, self._engine.scheduler.sequences
+        return _Flight(step, ranks.launch(step.slices, step.schedule.is_prefill, sampling, live, feed), sampling)
 
     def cancel(self) -> None:
         """Forget the step in flight. Its requests stay as they were before it, so it can simply be run again."""
         if self._flight is not None:
-            self._engine.scheduler.rollback(self._flight.schedule)
+            undo(self._engine.scheduler, self._flight.step)
             self._flight = None
 
 
-def _rows_of(seqs: list[Sequence], among: list[Sequence]) -> np.ndarray:
-    """[B] int64: where each of `seqs` stands in `among`."""
-    if len(seqs) == len(among):
+def _rows_of(step: StepInFlight, before: StepInFlight) -> np.ndarray:
+    """[B] int64: where each request of `step` stands among the samples of the step before, -1 if it is not there."""
+    seqs, among = step.schedule.seqs, before.sampled
+    if len(seqs) == len(among) and not before.schedule.is_prefill:
         return np.arange(len(seqs))
     row = {seq.seq_id: i for i, seq in enumerate(among)}
-    return np.array([row[seq.seq_id] for seq in seqs], np.int64)
+    return np.array([row.get(seq.seq_id, -1) for seq in seqs], np.int64)

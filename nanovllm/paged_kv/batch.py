@@ -58,13 +58,15 @@ class SamplingInputs:
         return bool((self.top_k > 0).any() or (self.top_p < 1).any())
 
     @classmethod
-    def of(cls, seqs: Seq[Sequence], num_ahead: int = 0, like: "SamplingInputs | None" = None) -> "SamplingInputs":
+    def of(
+        cls, seqs: Seq[Sequence], num_ahead: np.ndarray | int = 0, like: "SamplingInputs | None" = None
+    ) -> "SamplingInputs":
         """Collect them for `seqs` (only those whose last known token is in the step).
 
-        num_ahead: tokens of each that an earlier step is still sampling. like: the inputs of an earlier step; where it
-        was one of the same sequences, only their positions are new.
+        num_ahead: tokens of each that an earlier step is still sampling, [n] or one number. like: the inputs of an
+        earlier step; where it was one of the same sequences, only their positions are new.
         """
-        position = np.array([s.num_tokens + num_ahead for s in seqs], np.int64)
+        position = np.array([s.num_tokens for s in seqs], np.int64) + num_ahead
         seq_ids = [s.seq_id for s in seqs]
         if like is not None and like.seq_ids == seq_ids:
             return replace(like, position=position)

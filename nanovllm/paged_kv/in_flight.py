@@ -46,13 +46,17 @@ class Feed:
     """Where a step's input tokens come from when they are still on the device: rows of an earlier step's samples.
 
     pending: None on a rank that samples nothing and is sent the ids by rank 0.
+    rows: [B] int64; -1 for a sequence whose input token the host knows.
     """
 
     pending: PendingTokens | None
-    rows: np.ndarray | None  # [B] int64
+    rows: np.ndarray | None
 
-    def gather(self, out: Tensor, rows: Tensor | None = None) -> None:
-        """Write the input ids to `out` [B] int64, on the rank that has them; `rows`: self.rows on the device."""
+    def gather(self, input_ids: Tensor, rows: Tensor | None = None) -> None:
+        """Write the ids that were sampled into `input_ids` [B] int64, on the rank that has them.
+
+        The others are there already. rows: self.rows on the device.
+        """
         if self.pending is None:
             return
         sampled = self.pending.sampled
@@ -60,7 +64,11 @@ class Feed:
         assert self.rows is not None
         if rows is None:
             rows = torch.from_numpy(self.rows).to(sampled.device, non_blocking=True)
-        torch.index_select(sampled, 0, rows, out=out)
+        if self.rows.min() >= 0:
+            torch.index_select(sampled, 0, rows, out=input_ids)
+        else:
+            fed = sampled.index_select(0, rows.clamp(min=0))
+            torch.where(rows >= 0, fed, input_ids, out=input_ids)
 
 
 # On ranks other than 0: the input ids come from rank 0.

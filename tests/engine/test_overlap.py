@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,53 @@ def test_steps_really_overlap_and_the_late_token_of_a_stopped_request_is_dropped
             output = llm.generate([prompt], params, use_tqdm=False)[0]
             assert output.token_ids == expected[: len(output.token_ids)]
             assert events.count("launch") == launches
-            assert events[2:5] == ["launch", "launch", "book"]  # after the prefill's launch and book
+            assert events[:3] == ["launch", "launch", "book"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "max_tokens", "least"),
+    [
+        ({"max_num_batched_tokens": 4}, 1, 1.0),  # prefills alone, most of them unfinished chunks
+        ({"max_num_batched_tokens": 6}, 12, 1.0),  # after the last of them a decode, fed by it in part
+        ({"max_num_seqs": 3}, 12, 0.6),  # requests wait all the time, for a place of one that ends
+        ({"max_num_seqs": 3, "max_num_batched_tokens": 4}, 12, 0.6),
+    ],
+    ids=str,
+)
+def test_whatever_the_next_step_is_it_is_launched_before_the_last_one_is_read(
+    tiny: Path, limits: dict[str, int], max_tokens: int, least: float
+) -> None:
+    """least: the share of steps that must have been launched with another one in flight."""
+    prompts, _ = requests(5)
+    params = [SamplingParams(temperature=1, seed=i, max_tokens=max_tokens, ignore_eos=True) for i in range(10)]
+    totals, answers = [], []
+    for overlap in (False, True):
+        with LLM(str(tiny), overlap=overlap, skip_tokenizer_init=True, kvcache_block_size=2, **limits) as llm:
+            in_flight, flown = [0], []
+            launch, book = llm.ranks.launch, llm.book
+
+            def launched(*args: Any) -> Any:
+                in_flight[0] += 1  # noqa: B023
+                flown.append(in_flight[0] > 1)  # noqa: B023
+                return launch(*args)  # noqa: B023
+
+            def booked(*args: Any) -> Any:
+                in_flight[0] -= 1  # noqa: B023
+                return book(*args)  # noqa: B023
+
+            llm.ranks.launch, llm.book = launched, booked  # type: ignore[method-assign]
+            ids = [llm.add_request(p, q) for p, q in zip(prompts, params, strict=True)]
+            loop, done, steps = OverlappedLoop(llm), {}, []
+            while not llm.is_finished():
+                steps.append(loop.step())
+                done.update({o.request_id: o.token_ids for o in steps[-1].finished})
+            llm.scheduler.check_integrity()
+            if overlap:
+                assert sum(flown) >= least * (len(flown) - 1)
+        answers.append([done[i] for i in ids])
+        totals.append({p: sum(s.num_tokens for s in steps if s.is_prefill == p) for p in (True, False)})
+    assert answers[0] == answers[1]
+    assert totals[0] == totals[1]
 
 
 def test_a_request_added_under_way_and_one_cancelled_under_way(tiny: Path) -> None:

@@ -1,4 +1,4 @@
-"""Random traces with decode steps launched ahead: the same answers, every rule holds, planted faults are noticed."""
+"""Random traces with steps launched ahead: the same answers, every rule holds, planted faults are noticed."""
 
 from collections import Counter
 
@@ -32,14 +32,15 @@ def test_random_traces_reach_the_hard_places() -> None:
         if all(r.cancel_at is None for r in trace.requests):  # a cancelled one is further or less far by then
             assert (ahead.completions, ahead.finish_reasons) == (plain.completions, plain.finish_reasons)
         seen["ahead"] += ahead.num_ahead
+        seen["prefills ahead"] += ahead.num_prefills_ahead
         seen["late tokens"] += ahead.num_late
         seen["preemptions"] += ahead.num_preemptions
         seen["failures with a step in flight"] += bool(trace.failing_steps) and ahead.num_ahead > 0
         seen["cancelled in flight"] += any(r.cancel_in_flight for r in trace.requests) and ahead.num_ahead > 0
         seen.update(ahead.finish_reasons.values())
     least = {
-        "ahead": 1500, "late tokens": 40, "preemptions": 100, "failures with a step in flight": 80,
-        "cancelled in flight": 40, "stop": 100, "length": 500, "abort": 40,
+        "ahead": 1500, "prefills ahead": 100, "late tokens": 40, "preemptions": 100,
+        "failures with a step in flight": 80, "cancelled in flight": 40, "stop": 100, "length": 500, "abort": 40,
     }  # fmt: skip
     too_few = {name: (seen[name], count) for name, count in least.items() if seen[name] < count}
     assert not too_few, f"(seen, wanted): {too_few}"
@@ -57,7 +58,7 @@ def test_random_traces_reject(fault: AheadFault) -> None:
 def test_the_counterexample_is_small_and_can_be_pasted(fault: AheadFault) -> None:
     make = fault.variant.make_scheduler
     small = shrink(first_failure(fault).trace, make, max_runs=1500, ahead=fault.ahead)
-    assert len(small.trace.requests) <= 3
+    assert len(small.trace.requests) <= fault.small
     cell = explain(small, call=CALL).split("paste this cell:\n")[1]
     with pytest.raises(TraceFailure) as again:
         exec(cell, {"make_scheduler": make, "ahead": fault.ahead})

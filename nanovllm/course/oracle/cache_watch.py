@@ -1,5 +1,7 @@
 """Watches what the batches of a trace claim of the KV cache: what is cached, what they write, what they read."""
 
+from collections.abc import Container
+
 from nanovllm.course.oracle.fake_runner import FakeRunner
 from nanovllm.course.oracle.invariants import Before
 from nanovllm.course.oracle.prefix_model import PrefixModel
@@ -23,10 +25,10 @@ class CacheWatch:
         self.num_tokens: dict[int, int] = {}  # request id -> tokens it has, from the first sampled one on
         self.num_hits = 0  # tokens found in the prefix cache
 
-    def begin_step(self, before: Before, slices: list[ScheduledSlice], num_ahead: int = 0) -> None:
+    def begin_step(self, before: Before, slices: list[ScheduledSlice], unread: Container[int] = ()) -> None:
         """Scramble the blocks that this schedule recycled, then check what the slices take for cached.
 
-        num_ahead: tokens that each request has besides those booked, because a step in flight samples them.
+        unread: ids of the requests that have one token more than was booked, which a step in flight samples.
         Scrambling comes first: a block that one request fills in this step can be nobody's prefix yet.
         """
         for piece in slices:
@@ -35,7 +37,8 @@ class CacheWatch:
                 self.prefixes.recycled(block_id)
                 self.runner.scramble(block_id)
         for piece in slices:
-            count = self.num_tokens.get(piece.seq_id, self.expected[piece.seq_id].num_prompt_tokens) + num_ahead
+            count = self.num_tokens.get(piece.seq_id, self.expected[piece.seq_id].num_prompt_tokens)
+            count += piece.seq_id in unread
             if piece.num_tokens != count:
                 raise Violation("slice", f"request {piece.seq_id} has {count} tokens", f"{piece.num_tokens}")
             wanted = self.expected[piece.seq_id].token_ids[piece.start : piece.end]

@@ -1,11 +1,11 @@
 """What must hold of a scheduler at every step, checked on its live state, whatever its code looks like."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from nanovllm.course.oracle.report import Violation
 from nanovllm.course.oracle.trace import Trace
-from nanovllm.scheduler import BlockManager, Schedule, Scheduler, Sequence
+from nanovllm.scheduler import BlockManager, Schedule, ScheduledSlice, Scheduler, Sequence
 
 
 @dataclass(slots=True)
@@ -22,6 +22,12 @@ class Before:
         """Copy what `check_schedule` compares with."""
         tables = {seq.seq_id: list(seq.block_table) for seq in live}
         return cls(list(scheduler.waiting), list(scheduler.running), tables, scheduler.block_manager.num_free_blocks)
+
+    def without(self, seqs: list[Sequence]) -> "Before":
+        """The same with the requests of a prefill back at the head of the queue."""
+        gone = set(ids(seqs))
+        waiting = [*seqs, *(s for s in self.waiting if s.seq_id not in gone)]
+        return Before(waiting, [s for s in self.running if s.seq_id not in gone], self.tables, self.num_free)
 
 
 def ids(seqs: Iterable[Sequence]) -> list[int]:
@@ -58,17 +64,23 @@ def check_state(scheduler: Scheduler, live: dict[int, Sequence], trace: Trace) -
     check_pool(scheduler.block_manager, live.values())
 
 
-def check_between_steps(scheduler: Scheduler, in_flight: Iterable[int] = ()) -> None:
+def check_between_steps(scheduler: Scheduler, in_flight: Iterable[ScheduledSlice] = ()) -> None:
     """A running request has all tokens cached but the newest; a waiting one has none, save the head's chunks.
 
-    in_flight: ids of the requests whose next step is launched already; they alone have a token scheduled.
+    in_flight: the step that is launched already; what it computes is scheduled and not cached yet.
     """
-    launched = set(in_flight)
-    for seq in scheduler.running:
-        if seq.num_scheduled_tokens != (seq.seq_id in launched):
-            expected = f"{int(seq.seq_id in launched)} tokens of request {seq.seq_id} are scheduled between steps"
+    launched = {piece.seq_id: piece for piece in in_flight}
+    for seq in [*scheduler.running, *scheduler.waiting]:
+        piece = launched.get(seq.seq_id)
+        count = 0 if piece is None else len(piece.token_ids)
+        if seq.num_scheduled_tokens != count:
+            expected = f"{count} tokens of request {seq.seq_id} are scheduled between steps"
             raise Violation("counts", expected, f"{seq.num_scheduled_tokens} are")
-        if seq.num_cached_tokens != seq.num_tokens - 1:
+        if piece is not None and seq.num_cached_tokens != piece.start:
+            expected = f"request {seq.seq_id} has {piece.start} tokens cached while the ones after them are computed"
+            raise Violation("counts", expected, f"{seq.num_cached_tokens} are cached")
+    for seq in scheduler.running:
+        if seq.seq_id not in launched and seq.num_cached_tokens != seq.num_tokens - 1:
             expected = f"running request {seq.seq_id} has all but its newest token cached between steps"
             raise Violation("counts", expected, f"{seq.num_cached_tokens} of {seq.num_tokens} are cached")
     for place, seq in enumerate(scheduler.waiting):
@@ -193,3 +205,44 @@ def check_rolled_back(scheduler: Scheduler, before: Before, schedule: Schedule) 
         expected = [i for i in ids(wanted) if i in alive]
         if ids(deque) != expected:
             raise Violation("rollback", f"{name} is {expected} after a failed step", f"it is {ids(deque)}")
+
+
+def check_ahead(
+    scheduler: Scheduler, before: Before, unread: Container[int], schedule: Schedule | None, trace: Trace
+) -> None:
+    """A prefill is scheduled ahead exactly as in the plain schedule, a decode when that would have no choice.
+
+    unread: ids of the requests whose newest token the step in flight samples. schedule: what was scheduled ahead.
+    """
+    if schedule is not None and schedule.is_prefill:
+        check_schedule(scheduler, before, schedule, trace)
+        return
+    _check_idle_capacity(scheduler, before, Schedule([], False), trace)
+    ending = [s for s in before.running if s.seq_id in unread and s.num_tokens >= _longest(s, trace)]
+    going_on = [s for s in before.running if s not in ending]
+    ahead = {s.seq_id: s.num_tokens + (s.seq_id in unread) for s in going_on}
+    needed = {i: max(-(-count // trace.block_size), len(before.tables[i])) for i, count in ahead.items()}
+    num_new = sum(count - len(before.tables[i]) for i, count in needed.items())
+    why_not = ""
+    if not going_on:
+        why_not = "no request goes on for certain"
+    elif before.waiting and ending:
+        why_not = f"requests {ids(before.waiting)} wait, and {ids(ending)} end with the step in flight"
+    elif num_new > before.num_free:
+        why_not = f"{num_new} blocks are needed and {before.num_free} are free"
+    actual = "nothing is" if schedule is None else f"requests {ids(schedule.seqs)} are"
+    if why_not and schedule is not None:
+        raise Violation("ahead", f"nothing is scheduled ahead: {why_not}", actual)
+    if not why_not and (schedule is None or ids(schedule.seqs) != ids(going_on)):
+        raise Violation("ahead", f"requests {ids(going_on)} are scheduled ahead, whatever they sample", actual)
+    for seq in [*scheduler.running, *scheduler.waiting]:
+        old, table = before.tables[seq.seq_id], seq.block_table
+        count = len(old) if why_not else needed.get(seq.seq_id, len(old))
+        if len(table) != count or table[: len(old)] != old:
+            expected = f"request {seq.seq_id} has {count} blocks, the first {old}"
+            raise Violation("ahead", expected, f"block table {table}")
+
+
+def _longest(seq: Sequence, trace: Trace) -> int:
+    """Tokens of the request that ever need a slot."""
+    return trace.longest(trace.requests[seq.seq_id])

@@ -35,6 +35,7 @@ class TraceResult:
     num_preemptions: int = 0
     num_hits: int = 0  # tokens found in the prefix cache
     num_ahead: int = 0  # steps launched before the tokens of the last one were read
+    num_prefills_ahead: int = 0  # those of them that were prefills
     num_late: int = 0  # tokens that such steps sampled for a request which had ended
 
 
@@ -210,7 +211,7 @@ class Play:
         if list(seq.token_ids) != expected.token_ids[:count] or seq.num_tokens != count:
             wanted = f"request {piece.seq_id} has completion {expected.token_ids[expected.num_prompt_tokens : count]}"
             raise Violation("tokens", wanted, f"it has {list(seq.token_ids[expected.num_prompt_tokens :])}")
-        self.cache.booked(piece)
+        self._note_completed(piece)
         ends = count == len(expected.token_ids)
         if ends != bool(seq.is_finished):
             wanted = f"request {piece.seq_id} {'ends' if ends else 'goes on'} after {count} tokens"
@@ -221,6 +222,9 @@ class Play:
         elif seq.num_cached_tokens != piece.end:
             wanted = f"request {piece.seq_id} has {piece.end} cached tokens"
             raise Violation("counts", wanted, f"it has {seq.num_cached_tokens}")
+
+    def _note_completed(self, piece: ScheduledSlice) -> None:
+        self.cache.booked(piece)
 
     def _collect(self, seq: Any, reason: str) -> None:
         """Keep the answer of a request that has ended, whole or cancelled."""
