@@ -8,7 +8,18 @@ from scheduler_driver import Driver
 from nanovllm.course.oracle import Request, Trace, run_trace
 from nanovllm.errors import RequestError
 from nanovllm.sampling_params import SamplingParams
-from nanovllm.scheduler import BlockManager, Decision, DecisionKind, FinishReason, Sequence, SequenceStatus
+from nanovllm.scheduler import (
+    BlockManager,
+    Decision,
+    DecisionKind,
+    FinishReason,
+    Sequence,
+    SequenceStatus,
+    StepInFlight,
+    schedule_ahead,
+    slices_ahead,
+    undo,
+)
 
 # --- prefill first, in order, within budgets -------------------------------------------------------------------------
 
@@ -163,6 +174,35 @@ def test_recomputed_tokens_count_what_was_computed_again() -> None:
     driver.scheduler.rollback(driver.schedule)
     driver.run()
     assert (young.num_preemptions, young.num_recomputed_tokens) == (1, 8)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_recomputed_tokens_of_steps_launched_ahead(fails: bool) -> None:
+    """The same, each chunk of four launched while the one before it runs; one failure undoes two of them."""
+    driver = Driver(block_size=8, num_blocks=3, budget=16)
+    old = driver.add(0, [1] * 8, max_tokens=2)
+    young = driver.add(1, [2] * 8, max_tokens=4)
+    driver.step()
+    driver.step()
+    assert old.is_finished
+    driver.manager.reset_prefix_cache()
+    driver.scheduler.max_num_batched_tokens = 4
+    driver.begin()
+    step = StepInFlight(driver.schedule, [young.scheduled_slice()])
+    for start in (4, 8):
+        following = schedule_ahead(driver.scheduler, step)
+        assert following is not None
+        slices = slices_ahead(following, step)
+        assert (slices[0].start, len(driver.manager.hash_to_block_id)) == (start, start // 8)
+        if fails and start == 8:
+            undo(driver.scheduler, step, following)
+            assert (young.block_table, young.num_recomputed_tokens) == ([], 4)
+            assert not driver.manager.hash_to_block_id, "nobody knows whether the block was written"
+            return
+        schedule, token_ids = step.to_book([None])
+        driver.scheduler.postprocess(schedule.seqs, token_ids, schedule.is_prefill)
+        step = StepInFlight(following, slices)
+    assert young.num_recomputed_tokens == 8
 
 
 def test_preempted_requests_return_in_their_old_order() -> None:
