@@ -38,10 +38,10 @@ class Ours:
         from nanovllm import SamplingParams
         from nanovllm.paged_kv.batch import SamplingInputs, prepare
         from nanovllm.paged_kv.cuda_graphs import DecodeBuffers
-        from nanovllm.qwen3.sampler import row_keys
+        from nanovllm.qwen3.sampler import Sampler
         from nanovllm.scheduler import BlockManager, Scheduler, Sequence
 
-        self.inputs, self.prepare_batch, self.row_keys = SamplingInputs.of, prepare, row_keys
+        self.inputs, self.prepare_batch, self.row_keys = SamplingInputs.of, prepare, Sampler().row_keys
         self.sampling: SamplingInputs | None = None
         self.buffers = DecodeBuffers(batch, MAX_LEN // BLOCK, torch.device("cpu"))
         self.scheduler = Scheduler(
@@ -64,11 +64,13 @@ class Ours:
         host = self.prepare_batch(slices, is_prefill, BLOCK)
         if not is_prefill:
             sampling = self.sampling = self.inputs(seqs, like=self.sampling)  # as the overlapped loop does
-            keys = self.row_keys(sampling.seed, sampling.position)
+            keys = self.row_keys(sampling)
             self.buffers.fill(host, sampling.temperature, keys, None, len(seqs))
 
     def book(self, seqs: Any, is_prefill: bool) -> None:
-        tokens = [7 if s.num_cached_tokens + s.num_scheduled_tokens == s.num_tokens else None for s in seqs]
+        tokens: list[int | None] = [7] * len(seqs)
+        if is_prefill:
+            tokens = [7 if s.num_cached_tokens + s.num_scheduled_tokens == s.num_tokens else None for s in seqs]
         self.scheduler.postprocess(seqs, tokens, is_prefill)
 
 

@@ -83,10 +83,15 @@ class SamplingInputs:
 
 def pad_block_tables(tables: Seq[list[int]], widths: np.ndarray) -> np.ndarray:
     """[B, max(widths)] int32: row i holds the first widths[i] entries of tables[i], then zeros."""
-    padded = np.zeros((len(tables), int(widths.max())), np.int32)
-    inside = np.arange(padded.shape[1]) < widths[:, None]
-    entries = chain.from_iterable(t[:w] for t, w in zip(tables, widths.tolist(), strict=True))
-    padded[inside] = np.fromiter(entries, np.int32, count=int(widths.sum()))
+    counts = widths.tolist()
+    width = max(counts)
+    if [len(table) for table in tables] != counts:
+        tables = [table[:count] for table, count in zip(tables, counts, strict=True)]
+    entries = np.fromiter(chain.from_iterable(tables), np.int32, count=sum(counts))
+    if min(counts) == width:
+        return entries.reshape(-1, width)
+    padded = np.zeros((len(tables), width), np.int32)
+    padded[np.arange(width) < widths[:, None]] = entries
     return padded
 
 

@@ -19,6 +19,11 @@ from nanovllm.qwen3.hashing import MASK32, hash32
 
 CUT_ROWS = 64  # rows whose logits are sorted at once
 
+# The constants of splitmix64.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+
 
 @dataclass
 class SamplingTensors:
@@ -36,17 +41,27 @@ class SamplingTensors:
     any_random: bool
 
 
-def row_keys(seed: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """[n, 2] int64 in 0 .. 2^32-1: seed and position mixed by two rounds of splitmix64 (Steele et al., 2014)."""
+def mix(z: np.ndarray) -> np.ndarray:
+    """One round of splitmix64 (Steele et al., 2014) on [n] uint64."""
+    z = (z ^ (z >> _SHIFTS[0])) * _FACTORS[0]
+    z = (z ^ (z >> _SHIFTS[1])) * _FACTORS[1]
+    return z ^ (z >> _SHIFTS[2])
 
-    def mix(z: np.ndarray) -> np.ndarray:
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
 
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    z = mix(mix(seed.astype(np.uint64) + golden) + position.astype(np.uint64) * golden)
-    return np.stack([z >> np.uint64(32), z & np.uint64(MASK32)], axis=1).astype(np.int64)
+def row_keys(seed: np.ndarray, position: np.ndarray, mixed: np.ndarray | None = None) -> np.ndarray:
+    """[n, 2] int64 in 0 .. 2^32-1: seed and position mixed by two rounds of splitmix64.
+
+    mixed: `mixed_seeds(seed)`, where it is known already.
+    """
+    z = mix((mixed_seeds(seed) if mixed is None else mixed) + position.astype(np.uint64) * _GOLDEN)
+    keys = np.empty((len(z), 2), np.int64)
+    keys[:, 0], keys[:, 1] = z >> np.uint64(32), z & np.uint64(MASK32)
+    return keys
+
+
+def mixed_seeds(seed: np.ndarray) -> np.ndarray:
+    """[n] uint64: the first round, which is the same in every step of a request."""
+    return mix(seed.astype(np.uint64) + _GOLDEN)
 
 
 def exponential_draws(keys: Tensor, vocab_size: int) -> Tensor:
@@ -83,6 +98,7 @@ class Sampler:
 
     def __init__(self, fused: bool = False) -> None:
         self._race = None
+        self._seed = self._mixed = np.empty(0, np.int64)  # of the newest step
         if fused:
             from nanovllm.qwen3.kernels.race import exponential_race
 
@@ -90,7 +106,9 @@ class Sampler:
 
     def row_keys(self, inputs: SamplingInputs) -> np.ndarray:
         """[n, 2] int64: see `row_keys`."""
-        return row_keys(inputs.seed, inputs.position)
+        if inputs.seed is not self._seed:  # steps of the same batch share the array
+            self._seed, self._mixed = inputs.seed, mixed_seeds(inputs.seed)
+        return row_keys(inputs.seed, inputs.position, self._mixed)
 
     def prepare(self, inputs: SamplingInputs, device: torch.device) -> SamplingTensors:
         """Move a step's sampling inputs to the device."""

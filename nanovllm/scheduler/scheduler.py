@@ -211,7 +211,8 @@ class Scheduler:
         seq.num_scheduled_tokens = 0
         if is_prefill and seq.num_preemptions:  # all but its newest token had been computed before
             seq.num_recomputed_tokens += min(seq.num_cached_tokens, seq.num_tokens - 1) - before
-        self.block_manager.publish(seq, before)
+        if seq.num_cached_tokens // seq.block_size > before // seq.block_size:
+            self.block_manager.publish(seq, before)
 
     def rollback(self, schedule: Schedule) -> None:
         """Undo `schedule` after its step failed: the same requests can be scheduled again, nobody else is touched.
@@ -233,7 +234,8 @@ class Scheduler:
         params = seq.sampling_params
         if token_id in params.stop_token_ids or (not params.ignore_eos and token_id in self.eos_token_ids):
             return FinishReason.STOP
-        if seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
+        num_tokens = seq.num_tokens
+        if num_tokens - seq.num_prompt_tokens >= params.max_tokens or num_tokens >= self.max_model_len:
             return FinishReason.LENGTH
         return None
 

@@ -15,6 +15,9 @@ class SequenceStatus(Enum):
     FINISHED = "finished"
 
 
+_FINISHED = SequenceStatus.FINISHED  # looked up for each request in each step, and slowly through the class
+
+
 class FinishReason(Enum):
     """Why a sequence ended."""
 
@@ -138,7 +141,7 @@ class Sequence:
     @property
     def is_finished(self) -> bool:
         """True once it has left both deques for good."""
-        return self.status is SequenceStatus.FINISHED
+        return self.status is _FINISHED
 
     def block(self, index: int) -> list[int]:
         """The tokens of logical block `index` (fewer than block_size in the last one)."""

@@ -173,14 +173,14 @@ FAULTS = [
         "chunk books a token", "postprocess", ("if token_id is None:\n            continue", "token_id = token_id or 0")
     ),
     in_scheduler("finished request keeps running", "postprocess", ("if finished:", "if False:")),
-    in_scheduler("one token too many", "_finish_reason", ("completion_tokens >= params", "completion_tokens > params")),
+    in_scheduler("one token too many", "_finish_reason", ("prompt_tokens >= params", "prompt_tokens > params")),
     in_scheduler(
-        "one token too few", "_finish_reason", ("seq.num_completion_tokens >=", "seq.num_completion_tokens + 1 >=")
+        "one token too few", "_finish_reason", ("- seq.num_prompt_tokens >=", "- seq.num_prompt_tokens + 1 >=")
     ),
     in_scheduler(
         "runs past max_model_len",
         "_finish_reason",
-        ("seq.num_tokens >= self.max_model_len", "seq.num_tokens > self.max_model_len"),
+        ("num_tokens >= self.max_model_len", "num_tokens > self.max_model_len"),
     ),
     in_scheduler("end of sequence not seen", "_finish_reason", ("token_id in self.eos_token_ids", "False")),
     in_scheduler("ignore_eos not seen", "_finish_reason", ("not params.ignore_eos and ", "")),
