@@ -8,6 +8,12 @@ from nanovllm.assets import checkpoint_path
 from nanovllm.errors import CheckpointError
 
 CHECKPOINTS = ("qwen3-tiny",)  # shipped with the package
+# What AutoTokenizer makes of a configuration's tokenizer_class.
+_TOKENIZERS = {
+    "Qwen2Tokenizer": "Qwen2TokenizerFast",  # Qwen3's published checkpoints
+    "Qwen2TokenizerFast": "Qwen2TokenizerFast",
+    "PreTrainedTokenizerFast": "PreTrainedTokenizerFast",
+}
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
 
@@ -70,12 +76,16 @@ def load_tokenizer(folder: Path) -> Any:
 
     Raises CheckpointError when its files are damaged.
     """
+    config = folder / "tokenizer_config.json"
     if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
         return None
-    from transformers import AutoTokenizer
+    named = _read_object(config).get("tokenizer_class") if config.exists() else None
+    # By its class where that is known: AutoTokenizer knows every model, for which some versions import half of torch.
+    kind = _TOKENIZERS.get(str(named), "AutoTokenizer")
+    import transformers
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder))
+        return getattr(transformers, kind).from_pretrained(str(folder))
     except Exception as e:  # transformers and tokenizers raise many kinds for damaged files
         raise CheckpointError(
             f"cannot load the tokenizer in {folder} ({type(e).__name__}: {e}): download the checkpoint again, or pass "

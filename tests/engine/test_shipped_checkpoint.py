@@ -1,6 +1,8 @@
 """The shipped qwen3-tiny on its own tasks: transformers' greedy tokens, whatever the engine does around them."""
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +17,11 @@ from helpers import (
     transformers_logits,
     transformers_model,
 )
+from transformers import AutoTokenizer
 
 from nanovllm import LLM, SamplingParams
 from nanovllm.assets import checkpoint_path
+from nanovllm.engine.checkpoint import load_tokenizer
 
 try:
     from nanovllm.assets.tasks import TASKS, examples, passage
@@ -155,3 +159,22 @@ def test_an_engine_writes_nothing_into_the_package() -> None:
     before = sorted(p.name for p in FOLDER.iterdir())
     make_llm(FOLDER, **LIMITS).exit()
     assert sorted(p.name for p in FOLDER.iterdir()) == before
+
+
+@pytest.mark.parametrize("kind", ["Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast", None], ids=str)
+def test_a_tokenizer_is_the_one_that_transformers_chooses(tmp_path: Path, texts: list[str], kind: str | None) -> None:
+    """Found without AutoTokenizer where the configuration names a class that is known."""
+    for file in FOLDER.glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"tokenizer_class": kind}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = AutoTokenizer.from_pretrained(str(tmp_path))
+    ours = load_tokenizer(tmp_path)
+    assert type(ours) is type(theirs)
+    conversation = [{"role": "user", "content": texts[0]}]
+    for tokenizer_of in (
+        lambda t: [t.encode(text) for text in [*texts, "  wörld 123\n\n<|im_end|>你好"]],
+        lambda t: t.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True),
+        lambda t: (t.eos_token_id, t.pad_token_id, t.decode(t.encode(texts[0]), skip_special_tokens=True)),
+    ):
+        assert tokenizer_of(ours) == tokenizer_of(theirs)
