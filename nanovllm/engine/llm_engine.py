@@ -10,7 +10,7 @@ from nanovllm.engine.checkpoint import eos_token_ids, load_tokenizer, resolve_ch
 from nanovllm.engine.metrics import RequestMetrics
 from nanovllm.engine.model_ranks import ModelRanks
 from nanovllm.engine.outputs import RequestOutput, StepOutput
-from nanovllm.engine.requests import Prompt, check_prompt
+from nanovllm.engine.requests import Prompt, check_checkpoint_limit, check_prompt
 from nanovllm.engine.startup import make_plan
 from nanovllm.errors import NanoVLLMError, RequestError
 from nanovllm.paged_kv.batch import SamplingInputs
@@ -72,7 +72,9 @@ class LLMEngine:
         params = SamplingParams() if sampling_params is None else sampling_params
         if not isinstance(params, SamplingParams):
             raise RequestError(f"sampling_params must be a SamplingParams, not {type(params).__name__}")
-        token_ids = check_prompt(prompt, self.tokenizer, self.plan.model_config.vocab_size)
+        model = self.plan.model_config
+        token_ids = check_prompt(prompt, self.tokenizer, model.vocab_size)
+        check_checkpoint_limit(len(token_ids), self.plan.max_model_len, model.max_position_embeddings)
         self.scheduler.check_fits(len(token_ids), params.max_tokens)
         return token_ids, params
 

@@ -29,6 +29,15 @@ def check_prompt(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
     return token_ids
 
 
+def check_checkpoint_limit(num_prompt_tokens: int, max_model_len: int, limit: int) -> None:
+    """Raise RequestError for a prompt that no max_model_len makes room for: it fills the checkpoint's `limit`."""
+    if num_prompt_tokens >= limit:
+        raise RequestError(
+            f"prompt of {num_prompt_tokens:,} tokens leaves no room for a completion in max_model_len "
+            f"{max_model_len:,}, and the checkpoint's limit is {limit:,}: shorten it"
+        )
+
+
 def encode(prompt: str, tokenizer: Any) -> list[int]:
     """The token ids of a text. Raises RequestError for one that is not valid Unicode."""
     try:

@@ -190,8 +190,12 @@ BAD_PROMPTS: list[tuple[Any, str]] = [
     ({"prompt": "x"}, "must be text or a list of token ids, not dict"),
     ({1, 2}, "must be text or a list of token ids, not set"),
     (2.5, "must be text or a list of token ids, not float"),
-    ([1] * 512, r"prompt of 512 tokens leaves no room for a completion in max_model_len 512: shorten it or raise"),
-    ([1] * 5000, r"prompt of 5,000 tokens leaves no room for a completion in max_model_len 512"),
+    (
+        [1] * 512,
+        r"prompt of 512 tokens leaves no room for a completion in max_model_len 512, and the checkpoint's limit "
+        r"is 512: shorten it$",
+    ),
+    ([1] * 5000, r"prompt of 5,000 tokens leaves no room for a completion in max_model_len 512, and the checkpoint's"),
     ("x" * 600, r"prompt of 600 tokens leaves no room"),
     ("ab\udcff", r"the prompt is not valid Unicode text: '\\udcff' at position 2 is no character"),
     ([1] * 60, r"60 tokens with max_tokens 14 needs up to 19 KV blocks of 4 tokens and the whole pool has 18"),
@@ -246,6 +250,27 @@ def test_a_bad_prompt(small: LLM, judge: Any, prompts: Prompts, expected: Prompt
             small.generate([prompts[1], "good", prompt], greedy(14), use_tqdm=False)
 
     check_intact(small, judge, prompts, expected, refuse)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "advice"),
+    [
+        (64, ": shorten it or raise max_model_len"),
+        (511, ": shorten it or raise max_model_len"),
+        (512, ", and the checkpoint's limit is 512: shorten it"),
+    ],
+)
+def test_raising_max_model_len_is_advised_only_where_it_helps(tiny: Path, tokens: int, advice: str) -> None:
+    """The checkpoint has 512 positions; max_model_len is 64, or what the advice says."""
+    with make_llm(tiny, max_model_len=64) as llm:
+        with pytest.raises(RequestError) as caught:
+            llm.add_request([1] * tokens, greedy(14))
+        sentence = f"prompt of {tokens} tokens leaves no room for a completion in max_model_len 64{advice}"
+        assert str(caught.value) == sentence
+        assert_idle(llm)
+    if "raise" in advice:
+        with make_llm(tiny, max_model_len=512) as llm:
+            assert len(llm.generate([[1] * tokens], greedy(1), use_tqdm=False)[0].token_ids) == 1
 
 
 GOOD = SamplingParams(max_tokens=2)
