@@ -19,6 +19,7 @@ next. Progress is kept in $NANOVLLM_DATA_DIR, or else in nanovllm/ of the user's
 
 Separate processes keep accidents apart; they are no security boundary.
 """
+_DAY = 24 * 60 * 60
 
 
 def add_parser(subparsers: Any) -> None:
@@ -61,19 +62,25 @@ def add_parser(subparsers: Any) -> None:
     import_module("nanovllm.course.classroom.command").add_parser(subparsers)
 
 
+def check_limits(seconds: float, seed: int) -> None:
+    """Raise CourseError unless an exercise may take so many seconds and `seed` may choose its random checks."""
+    from nanovllm.course.errors import CourseError
+
+    if not 0 < seconds <= _DAY:
+        raise CourseError(f"--seconds must be above 0 and at most {_DAY:,}, a day, not {seconds:g}")
+    if seed < 0:
+        raise CourseError(f"--seed must be at least 0, not {seed}")
+
+
 def run_grade(args: argparse.Namespace) -> int:
     """Grade, show the card, keep the progress. 0 for full points, 1 otherwise."""
-    from nanovllm.course.errors import CourseError
     from nanovllm.course.grade import grade_all
     from nanovllm.course.process import Limits
     from nanovllm.course.registry import select
 
-    if args.seconds <= 0:
-        raise CourseError(f"--seconds must be above 0, not {args.seconds:g}")
+    check_limits(args.seconds, args.seed)
     if "triton" not in sys.modules:  # for the planted bugs of kernels, which the diagnosis runs in this process
         os.environ.setdefault("TRITON_INTERPRET", "1")
-    if args.seed < 0:
-        raise CourseError(f"--seed must be at least 0, not {args.seed}")
     limits = Limits(seconds=args.seconds)
     grades = grade_all(select(args.what), args.impl, limits, _tell_if_terminal(), args.seed)
     if args.json:

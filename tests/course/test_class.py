@@ -216,9 +216,10 @@ def test_one_submission_for_gradescope(tmp_path: Path) -> None:
     [
         (["nowhere"], "there is no folder nowhere"),
         (["IN", "9"], "there is no exercise '9'"),
-        (["IN", "--jobs", "0"], "--jobs must be at least 1"),
-        (["IN", "--seconds", "0"], "--seconds must be above"),
-        (["IN", "--seed", "-1"], "--seed must be at least 0"),
+        (["IN", "--jobs", "0"], "--jobs must be at least 1, not 0"),
+        (["IN", "--seconds", "0"], "--seconds must be above 0 and at most 86,400, a day, not 0"),
+        (["IN", "--seconds", "nan"], "at most 86,400, a day, not nan"),
+        (["IN", "--seed", "-1"], "--seed must be at least 0, not -1"),
         (["IN", "1.2", "--csv", "/nowhere/x.csv"], "cannot be written to /nowhere/x.csv"),
         (["EMPTY"], "holds no submission"),
     ],
@@ -228,6 +229,18 @@ def test_refusals(options: list[str], said: str, tmp_path: Path, solutions: Path
     places = {"IN": str(small_class(tmp_path, solutions)), "EMPTY": str(tmp_path / "empty")}
     assert main(["class", "grade", *(places.get(option, option) for option in options)]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["release", "grade"])
+def test_only_the_folder_is_required(command: str, capsys: pytest.CaptureFixture) -> None:
+    """The usage, the sentence about what is missing and the behaviour (test_release, above) agree."""
+    with pytest.raises(SystemExit) as ended:
+        main(["class", command])
+    assert ended.value.code == 2
+    assert "the following arguments are required: DIR (options:" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["class", command, "--help"])
+    assert "DIR [PART|EXERCISE ...]" in capsys.readouterr().out
 
 
 def test_files_that_are_not_graded(tmp_path: Path, solutions: Path) -> None:

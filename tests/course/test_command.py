@@ -53,7 +53,10 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         (["grade", "9.9"], "there is no exercise '9.9'; there are 1.1"),
         (["grade", "1.1", "--impl", "nowhere"], "has no file part1/ex01_sequence_blocks.py in nowhere"),
         (["grade", "1.1", "--impl", "reference", "--json", "/nowhere/g.json"], "cannot be written to /nowhere/g.json"),
-        (["grade", "1.1", "--seconds", "0"], "--seconds must be above 0"),
+        (["grade", "1.1", "--seconds", "0"], "--seconds must be above 0 and at most 86,400, a day, not 0"),
+        (["grade", "1.1", "--seconds", "nan"], "at most 86,400, a day, not nan"),
+        (["grade", "1.1", "--seconds", "inf"], "at most 86,400, a day, not inf"),
+        (["grade", "1.1", "--seed", "-1"], "--seed must be at least 0, not -1"),
         (["hint", "7"], "there is no exercise '7'"),
     ],
 )

@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="class_command", required=True)
     release = commands.add_parser("release", help="write a hand-out without solutions")
     release.add_argument("folder", metavar="DIR", help="a new folder")
-    release.add_argument("what", nargs="*", metavar="PART|EXERCISE", help="1 3 4.2, for example (default: all)")
+    _add_what(release)
     release.add_argument(
         "--closed-book",
         action="store_true",
@@ -36,6 +36,13 @@ def add_parser(subparsers: Any) -> None:
     release.add_argument("--debug", action="store_true", help="show the traceback of a refusal")
     release.set_defaults(run=run_release)
     _add_grade(commands)
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    """Parts and exercises. Without a default argparse says that they are required, although they are not."""
+    parser.add_argument(
+        "what", nargs="*", default=[], metavar="PART|EXERCISE", help="1 3 4.2, for example (default: all)"
+    )
 
 
 def _add_grade(commands: Any) -> None:
@@ -47,7 +54,7 @@ def _add_grade(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     grade.add_argument("folder", metavar="DIR", help="holds a folder for each learner")
-    grade.add_argument("what", nargs="*", metavar="PART|EXERCISE", help="1 3 4.2, for example (default: all)")
+    _add_what(grade)
     grade.add_argument("--csv", metavar="FILE", help="a line a learner")
     grade.add_argument("--json", metavar="FILE", help="everything; - for stdout and nothing else")
     grade.add_argument("--gradescope", metavar="DIR", help="a results.json a learner, as Gradescope reads it")
@@ -82,12 +89,13 @@ def run_class_grade(args: argparse.Namespace) -> int:
     from nanovllm.course.classroom import bulk
     from nanovllm.course.classroom.journal import NAME, Journal
     from nanovllm.course.classroom.submissions import find_submissions
+    from nanovllm.course.command import check_limits
     from nanovllm.course.errors import CourseError
     from nanovllm.course.registry import select_all
 
-    for name, least in (("jobs", 1), ("seconds", 1e-9), ("seed", 0)):
-        if getattr(args, name) < least:
-            raise CourseError(f"--{name} must be {'at least' if least != 1e-9 else 'above'} {least:g}")
+    if args.jobs < 1:
+        raise CourseError(f"--jobs must be at least 1, not {args.jobs}")
+    check_limits(args.seconds, args.seed)
     folder, exercises = Path(args.folder), select_all(args.what)
     submissions = find_submissions(folder)
     run = bulk.on_dask(args.dask) if args.dask else bulk.on_cores(args.jobs)
