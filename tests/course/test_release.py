@@ -3,9 +3,12 @@
 import ast
 import inspect
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 
 from nanovllm.cli.main import main
 from nanovllm.course.classroom.closed_book import YOURS, close_book
+from nanovllm.course.classroom.release import release, wheel_command
 from nanovllm.course.errors import CourseError, ExerciseNotDone
 from nanovllm.course.exercise import Seam
 from nanovllm.course.load import find_file
@@ -57,7 +61,9 @@ def with_solutions(closed: Path, target: Path) -> Path:
 def test_a_hand_out_has_stubs_and_no_solution(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     folder = tmp_path / "out"
     assert main(["class", "release", str(folder), "1", "3.1"]) == 0
-    assert "hand-out of 9 exercises" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "hand-out of 9 exercises" in said
+    assert said.endswith(f"put it in: pip wheel --no-deps -w {folder} {ROOT}\n")
     files = sorted(p.relative_to(folder / "exercises").as_posix() for p in (folder / "exercises").rglob("*.py"))
     assert files == sorted(e.file for e in [*select("1"), EXERCISES["3.1"]])
     for file in files:
@@ -67,6 +73,54 @@ def test_a_hand_out_has_stubs_and_no_solution(tmp_path: Path, capsys: pytest.Cap
     readme = (folder / "README.md").read_text()
     assert "| 3.1 |" in readme
     assert "closed-book" not in readme
+
+
+def install_as_its_readme_says(folder: Path, home: Path) -> Path:
+    """The Python of a new environment in which the install line of the README has run, without the dependencies."""
+    (line,) = re.findall(r"^pip install .*$", (folder / "README.md").read_text(), re.M)
+    command = shlex.split(line, comments=True)[2:]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    python = home / "bin" / "python"
+    borrowed = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))  # the build backend
+    for site_packages in home.glob("lib/python*/site-packages"):
+        (site_packages / "borrowed.pth").write_text("\n".join(borrowed))
+    offline = ["--quiet", "--no-deps", "--no-index", *(["--no-build-isolation"] if "-e" in command else [])]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", *offline]
+    done = subprocess.run([*pip, *command], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+def where_is_nanovllm(python: Path, cwd: Path) -> Path:
+    code = "import nanovllm; print(nanovllm.__file__)"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run([python, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
+    return Path(done.stdout.strip() or done.stderr)
+
+
+def test_an_open_hand_out_is_installed_as_its_readme_says(tmp_path: Path) -> None:
+    """The command that `release` names makes the very wheel that the README installs."""
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    for name in ("nanovllm", "solutions"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = tmp_path / "out"
+    release(folder, select("1"), root=checkout)
+    command = shlex.split(wheel_command(folder, checkout))
+    offline = [sys.executable, "-m", *command, "--quiet", "--no-build-isolation", "--no-index"]
+    done = subprocess.run(offline, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    python = install_as_its_readme_says(folder, tmp_path / "venv")
+    assert where_is_nanovllm(python, folder).is_relative_to(tmp_path / "venv")
+
+
+def test_a_closed_hand_out_is_installed_as_its_readme_says(closed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(closed, folder)
+    python = install_as_its_readme_says(folder, tmp_path / "venv")
+    assert where_is_nanovllm(python, tmp_path) == folder / "nanovllm" / "__init__.py"
 
 
 @pytest.mark.parametrize(
@@ -86,16 +140,12 @@ def test_refusals_write_nothing(tmp_path: Path, prepare, options: list[str], sai
 
 
 def test_an_installed_package_has_nothing_to_release(tmp_path: Path) -> None:
-    from nanovllm.course.classroom.release import release
-
     with pytest.raises(CourseError, match="run this in a checkout"):
         release(tmp_path / "out", select("1"), root=tmp_path)
 
 
 def test_a_seam_that_is_no_function_is_refused_and_nothing_is_left(tmp_path: Path, monkeypatch) -> None:
     from dataclasses import replace
-
-    from nanovllm.course.classroom.release import release
 
     seam = Seam("nanovllm.scheduler.block_manager", "BlockManager", "(num_blocks, block_size)", is_class=True)
     exercise = replace(EXERCISES["1.1"], pieces=(("manager", seam),))

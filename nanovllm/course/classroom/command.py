@@ -70,13 +70,15 @@ def _add_grade(commands: Any) -> None:
 
 def run_release(args: argparse.Namespace) -> int:
     """Write the hand-out and say what is in it."""
-    from nanovllm.course.classroom.release import release
+    from nanovllm.course.classroom.release import release, wheel_command
     from nanovllm.course.registry import select_all
 
     exercises = select_all(args.what)
     files = release(Path(args.folder), exercises, args.closed_book)
     kind = "closed-book hand-out" if args.closed_book else "hand-out"
     sys.stdout.write(f"{kind} of {len(exercises)} exercises in {args.folder}: {len(files)} files, no solutions\n")
+    if not args.closed_book:
+        sys.stdout.write(f"learners install the engine from its wheel; put it in: {wheel_command(Path(args.folder))}\n")
     return 0
 
 

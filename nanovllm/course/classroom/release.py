@@ -1,7 +1,9 @@
 """A hand-out for learners: stubs, notebooks and how to begin, without solutions."""
 
+import shlex
 import shutil
 import tempfile
+import tomllib
 from pathlib import Path
 
 import nanovllm
@@ -34,6 +36,11 @@ This is a closed-book hand-out: `nanovllm/` is the engine without the pieces abo
 written, whatever needs it stops with the exercise's name. The checks need the pieces of other exercises too, so go in
 order.
 """
+# The package is on no index: an open hand-out is installed from the wheel that lies in it, as `wheel_command` puts it.
+_INSTALL_OPEN = (
+    "pip install './{wheel}[notebooks]'      # the engine's wheel, in this folder; not where nanovllm is there"
+)
+_INSTALL_CLOSED = "pip install -c constraints.txt -e '.[notebooks]'"
 _KEPT = ("pyproject.toml", "LICENSE", "constraints.txt")
 
 
@@ -69,18 +76,31 @@ def _write(target: Path, exercises: list[Exercise], closed_book: bool, root: Pat
         close_book(target / "nanovllm", exercises, root / "nanovllm")
         for name in _KEPT:
             shutil.copy(root / name, target / name)
-    text = _readme(exercises, closed_book, (target / "notebooks").is_dir())
+    install = _INSTALL_CLOSED if closed_book else _INSTALL_OPEN.format(wheel=_wheel(root))
+    text = _readme(exercises, closed_book, install, (target / "notebooks").is_dir())
     (target / "README.md").write_text(text, encoding="utf-8")
 
 
-def _readme(exercises: list[Exercise], closed_book: bool, has_notebooks: bool) -> str:
+def wheel_command(target: Path, root: Path | None = None) -> str:
+    """The shell command that completes an open hand-out: it builds the wheel of the checkout at `root` into it."""
+    root = root or Path(nanovllm.__file__).resolve().parents[1]
+    return shlex.join(["pip", "wheel", "--no-deps", "-w", str(target), str(root)])
+
+
+def _wheel(root: Path) -> str:
+    """The file name of the checkout's wheel. It is pure Python, so that the version is all that changes."""
+    version = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return f"nanovllm-{version}-py3-none-any.whl"
+
+
+def _readme(exercises: list[Exercise], closed_book: bool, install: str, has_notebooks: bool) -> str:
     rows = [f"| {e.number} | {e.title} | {e.points} | `exercises/{e.file}` |" for e in exercises]
     points = sum(e.points for e in exercises)
     return _README.format(
         count=sum(len(e.pieces) for e in exercises),
         points=points if points != COURSE_POINTS else f"all {points}",
         table="\n".join(["| | exercise | points | file |", "|---|---|---|---|", *rows]),
-        install="pip install -e '.[notebooks]'" if closed_book else "pip install 'nanovllm[notebooks]'",
+        install=install,
         first=exercises[0].number,
         closed=_CLOSED if closed_book else "",
         notebooks=_NOTEBOOKS if has_notebooks else "",
