@@ -5,7 +5,7 @@
     python scripts/notebooks.py check 21           # nbval, strictly: does each cell print what is committed?
     python scripts/notebooks.py lint 21            # form (see tests/notebooks/form.py); no name: all notebooks
     python scripts/notebooks.py scrub 21           # only take away what would make a difference at every run
-    python scripts/notebooks.py html --to DIR 21   # one static page each, every view in it, no host asked
+    python scripts/notebooks.py html --to DIR 21   # one static page each, every picture in it, no host asked
     python scripts/notebooks.py lab                # JupyterLab on the first one; options go to JupyterLab
 
 What goes into a cell (tags are those of nbval):
@@ -23,9 +23,12 @@ What goes into a cell (tags are those of nbval):
 
 import argparse
 import asyncio
+import mimetypes
 import os
+import re
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import nbformat
@@ -41,6 +44,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+IMAGE = re.compile(r"!\[[^\]]*\]\((?!\w+:)([^)\s]+)\)")  # of a file: no URL, no attachment
 KEPT_METADATA = {"tags", "nanovllm"}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -208,15 +212,29 @@ def lint(paths: list[Path]) -> int:
     return 1 if found or any(ruff) else 0
 
 
+def with_images(book: NotebookNode, folder: Path) -> NotebookNode:
+    """Take the image files that the texts link, relative to `folder`, into the notebook as attachments."""
+    for cell in book.cells:
+        if cell.cell_type != "markdown":
+            continue
+        for link in dict.fromkeys(IMAGE.findall(cell.source)):
+            file, kind = folder / link, mimetypes.guess_type(link)[0]
+            if not file.is_file() or kind is None:
+                raise SystemExit(f"a text shows {link}, and {file.resolve()} is no picture that is there")
+            cell.setdefault("attachments", {})[link] = {kind: b64encode(file.read_bytes()).decode()}
+            cell.source = cell.source.replace(f"]({link})", f"](attachment:{link})")
+    return book
+
+
 def to_html(path: Path) -> str:
-    """The notebook as one static page: the pictures of all views, no live widgets."""
+    """The notebook as one static page, complete wherever it lies: all pictures in it, no live widgets."""
     from nbconvert import HTMLExporter
     from traitlets.config import Config
 
     priority = ["text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain"]
     exporter = HTMLExporter(config=Config({"NbConvertBase": {"display_data_priority": priority}}))
     exporter.require_js_url = exporter.jquery_url = exporter.mathjax_url = ""
-    page, _ = exporter.from_notebook_node(read(path))
+    page, _ = exporter.from_notebook_node(with_images(read(path), path.parent))
     return str(page)
 
 

@@ -9,7 +9,7 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from torch import Tensor
 
 from nanovllm.paged_kv.batch import HostBatch
 from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.paged_kv.fixed_inputs import Column, FixedInputs
+
+Buffers = TypeVar("Buffers", bound=FixedInputs)
 
 
 def graph_batch_sizes(max_num_seqs: int) -> list[int]:
@@ -47,46 +50,29 @@ def write_padded(host: dict[str, np.ndarray], batch: HostBatch, size: int) -> No
     host["block_tables"][real, :width], host["block_tables"][padding] = batch.block_tables, 0
 
 
-class DecodeBuffers:
-    """The fixed inputs of the recorded steps: views into one device buffer, filled by one copy from pinned memory.
+class DecodeBuffers(FixedInputs):
+    """The inputs of the recorded decode steps.
 
     [max_num_seqs] each: input_ids, positions, slot_mapping, rows (int64), keys [.., 2] (int64), temperature (fp32),
     context_lens (int32); and block_tables [max_num_seqs, max_blocks] (int32) last, so that a small batch copies a
     short prefix of the buffer. rows: where each input id stands among an earlier step's samples, if it does.
-
-    There are two pinned buffers, used in turn: one may still be under way to the device while the next step is written.
     """
-
-    _COLUMNS = (
-        ("input_ids", np.int64, 1),
-        ("positions", np.int64, 1),
-        ("slot_mapping", np.int64, 1),
-        ("rows", np.int64, 1),
-        ("keys", np.int64, 2),
-        ("temperature", np.float32, 1),
-        ("context_lens", np.int32, 1),
-    )
 
     def __init__(self, max_num_seqs: int, max_blocks: int, device: torch.device) -> None:
         self.max_blocks = max_blocks
-        self._header = sum(np.dtype(t).itemsize * width for _, t, width in self._COLUMNS) * max_num_seqs
-        num_bytes = self._header + 4 * max_num_seqs * max_blocks
-        pinned = device.type == "cuda"
-        self._hosts = [torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
-        self._sent: list[torch.cuda.Event | None] = [None, None]
-        self._turn = 0
-        self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-        self._views: list[dict[str, np.ndarray]] = [{}, {}]
-        self.device: dict[str, Tensor] = {}
-        offset = 0
-        for name, dtype, width in (*self._COLUMNS, ("block_tables", np.int32, max_blocks)):
-            shape = (max_num_seqs, width) if width > 1 or name == "block_tables" else (max_num_seqs,)
-            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            for host, views in zip(self._hosts, self._views, strict=True):
-                views[name] = host.numpy()[offset : offset + size].view(dtype).reshape(shape)
-            torch_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
-            self.device[name] = self._device[offset : offset + size].view(torch_dtype).view(shape)
-            offset += size
+        row: dict[str, type[np.generic]] = {
+            "input_ids": np.int64,
+            "positions": np.int64,
+            "slot_mapping": np.int64,
+            "rows": np.int64,
+            "temperature": np.float32,
+            "context_lens": np.int32,
+        }
+        columns: list[Column] = [(name, dtype, (max_num_seqs,)) for name, dtype in row.items()]
+        columns.append(("keys", np.int64, (max_num_seqs, 2)))
+        columns.append(("block_tables", np.int32, (max_num_seqs, max_blocks)))
+        super().__init__(columns, device)
+        self._header = int(self.device["block_tables"].storage_offset()) * 4
 
     def fill(
         self,
@@ -97,11 +83,7 @@ class DecodeBuffers:
         size: int,
     ) -> None:
         """Copy `batch` in, padded to `size` rows. temperature and keys are None where nothing is sampled."""
-        self._turn = 1 - self._turn
-        sent = self._sent[self._turn]
-        if sent is not None:
-            sent.synchronize()
-        host, real = self._views[self._turn], slice(0, len(batch.input_ids))
+        host, real = self.next_host(), slice(0, len(batch.input_ids))
         write_padded(host, batch, size)
         host["temperature"][:size] = 0
         if temperature is not None:
@@ -109,11 +91,7 @@ class DecodeBuffers:
             host["keys"][real] = keys
         if rows is not None:
             host["rows"][real] = rows
-        used = self._header + 4 * size * self.max_blocks
-        self._device[:used].copy_(self._hosts[self._turn][:used], non_blocking=True)
-        if self._device.device.type == "cuda":
-            self._sent[self._turn] = event = torch.cuda.Event()
-            event.record()
+        self.send(self._header + 4 * size * self.max_blocks)
 
     def context(self, size: int, max_seqlen_k: int) -> ForwardContext:
         """The metadata of the first `size` rows."""
@@ -124,28 +102,121 @@ class DecodeBuffers:
         )
 
 
-class DecodeGraphs:
-    """The recorded decode steps of one runner.
+def record(function: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
+    """A CUDA graph of the kernels that `function` launches, and what it returned: tensors that each replay overwrites.
 
-    body: (input_ids, positions, context) -> hidden [B, hidden_size].
+    pool: memory of an earlier graph to share, or None.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        output = function()
+    return graph, output
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has done what it was given; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class RecordedSteps(Generic[Buffers]):
+    """Steps of one kind, recorded in several sizes and replayed on the buffers.
+
+    body: (input_ids, positions, context) -> hidden [size, hidden_size].
     head: (hidden, context, temperature, keys) -> sampled ids [B], or None on ranks that do not sample. It is recorded
     apart from the body, because rows with top-k or top-p are sampled outside of it.
     """
+
+    kind: str  # for the warning when recording fails
 
     def __init__(
         self,
         body: Callable[[Tensor, Tensor, ForwardContext], Tensor],
         head: Callable[[Tensor, ForwardContext, Tensor, Tensor], Tensor | None],
-        buffers: DecodeBuffers,
+        buffers: Buffers,
         max_model_len: int,
     ) -> None:
         self.buffers = buffers
         self.sizes: list[int] = []  # recorded, ascending
-        self._body, self._head, self._max_model_len = body, head, max_model_len
+        self._body, self._head, self.max_model_len = body, head, max_model_len
         self._graphs: dict[int, tuple[Any, Any]] = {}
         self._hidden: dict[int, Tensor] = {}
         self._sampled: dict[int, Tensor | None] = {}
         self._pool: Any = None
+
+    def _inputs(self, size: int) -> tuple[Tensor, Tensor, ForwardContext]:
+        """What the body of that size reads."""
+        raise NotImplementedError
+
+    def _draws(self, size: int) -> tuple[Tensor, Tensor]:
+        """temperature and keys of the rows that are sampled."""
+        raise NotImplementedError
+
+    def _fill_with_padding(self) -> None:
+        """Let every row be padding: it stores nothing and reads no keys."""
+        raise NotImplementedError
+
+    def capture(self, sizes: list[int]) -> bool:
+        """Record the given sizes. If it fails nothing stays recorded, a warning says so; returns success."""
+        try:
+            # Largest first: the smaller graphs then reuse its memory.
+            for size in sorted(sizes, reverse=True):
+                self._capture_one(size)
+        except Exception as e:
+            self.clear()
+            message = (
+                f"CUDA graph capture failed ({type(e).__name__}: {e}); {self.kind} without graphs, which is slower"
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            return False
+        self.sizes = sorted(self._graphs)
+        return True
+
+    def _capture_one(self, size: int) -> None:
+        def body() -> Tensor:
+            return self._body(*self._inputs(size))
+
+        def head() -> Tensor | None:
+            return self._head(self._hidden[size], self._inputs(size)[2], *self._draws(size))
+
+        self._fill_with_padding()
+        self._hidden[size] = body()  # compiles kernels and sets up libraries, which capture does not allow
+        head()
+        wait_for(self.buffers.device["input_ids"].device)
+        body_graph, self._hidden[size] = record(body, self._pool)
+        self._pool = self._pool or body_graph.pool()
+        head_graph, self._sampled[size] = record(head, self._pool)
+        self._graphs[size] = body_graph, head_graph
+
+    def padded_size(self, num_seqs: int) -> int:
+        """The smallest recorded size that holds `num_seqs` rows."""
+        return self.sizes[bisect_left(self.sizes, num_seqs)]
+
+    def run_body(self, size: int) -> Tensor:
+        """Replay the body on the buffers' rows; hidden [size, hidden_size], valid until the next replay."""
+        self._graphs[size][0].replay()
+        return self._hidden[size]
+
+    def run_head(self, size: int) -> Tensor | None:
+        """Replay logits and sampling on the body's hidden states; ids [size], None on ranks that do not sample."""
+        self._graphs[size][1].replay()
+        return self._sampled[size]
+
+    def clear(self) -> None:
+        """Forget every graph and its memory."""
+        self._graphs.clear()
+        self._hidden.clear()
+        self._sampled.clear()
+        self._pool, self.sizes = None, []
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+
+class DecodeGraphs(RecordedSteps[DecodeBuffers]):
+    """The recorded decode steps of one runner; a size counts sequences, each of which is sampled."""
+
+    kind = "decoding"
 
     def compile_ahead(self, lanes: list[list[int]]) -> None:
         """Run the body once for each of the batch sizes, the lanes side by side, so that their kernels compile sooner.
@@ -165,67 +236,16 @@ class DecodeGraphs:
         with ThreadPoolExecutor(len(lanes)) as pool:
             for running in [pool.submit(run, lane) for lane in lanes]:
                 running.exception()
-        torch.cuda.synchronize(device)
+        wait_for(device)
 
     def _inputs(self, size: int) -> tuple[Tensor, Tensor, ForwardContext]:
         d = self.buffers.device
-        return d["input_ids"][:size], d["positions"][:size], self.buffers.context(size, self._max_model_len)
+        return d["input_ids"][:size], d["positions"][:size], self.buffers.context(size, self.max_model_len)
+
+    def _draws(self, size: int) -> tuple[Tensor, Tensor]:
+        return self.buffers.device["temperature"][:size], self.buffers.device["keys"][:size]
 
     def _fill_with_padding(self) -> None:
-        """Let every row be padding: it stores nothing and reads no keys."""
         self.buffers.device["slot_mapping"].fill_(-1)
         for name in ("context_lens", "positions", "input_ids"):
             self.buffers.device[name].fill_(0)
-
-    def capture(self, sizes: list[int]) -> bool:
-        """Record the given batch sizes. If it fails nothing stays recorded, a warning says so; returns success."""
-        try:
-            # Largest first: the smaller graphs then reuse its memory.
-            for size in sorted(sizes, reverse=True):
-                self._capture_one(size)
-        except Exception as e:
-            self.clear()
-            message = f"CUDA graph capture failed ({type(e).__name__}: {e}); decoding without graphs, which is slower"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
-            return False
-        self.sizes = sorted(self._graphs)
-        return True
-
-    def _capture_one(self, size: int) -> None:
-        d = self.buffers.device
-        inputs = self._inputs(size)
-        self._fill_with_padding()
-        hidden = self._body(*inputs)  # compiles kernels and sets up libraries, which capture does not allow
-        self._head(hidden, inputs[2], d["temperature"][:size], d["keys"][:size])
-        torch.cuda.synchronize(self.buffers.device["input_ids"].device)
-        body, head = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(body, pool=self._pool):
-            hidden = self._body(*inputs)
-        self._pool = self._pool or body.pool()
-        with torch.cuda.graph(head, pool=self._pool):
-            sampled = self._head(hidden, inputs[2], d["temperature"][:size], d["keys"][:size])
-        self._graphs[size] = body, head
-        self._hidden[size], self._sampled[size] = hidden, sampled
-
-    def padded_size(self, num_seqs: int) -> int:
-        """The smallest recorded batch size that holds `num_seqs` rows."""
-        return self.sizes[bisect_left(self.sizes, num_seqs)]
-
-    def run_body(self, size: int) -> Tensor:
-        """Replay the body on the buffers' rows; hidden [size, hidden_size], valid until the next replay."""
-        self._graphs[size][0].replay()
-        return self._hidden[size]
-
-    def run_head(self, size: int) -> Tensor | None:
-        """Replay logits and sampling on the body's hidden states; ids [size], None on ranks that do not sample."""
-        self._graphs[size][1].replay()
-        return self._sampled[size]
-
-    def clear(self) -> None:
-        """Forget every graph and its memory."""
-        self._graphs.clear()
-        self._hidden.clear()
-        self._sampled.clear()
-        self._pool, self.sizes = None, []
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from nanovllm.paged_kv.attention import Attention
-from nanovllm.paged_kv.batch import DeviceBatch, HostBatch, SamplingInputs, prepare, to_device
+from nanovllm.paged_kv.batch import DeviceBatch, HostBatch, SamplingInputs, pad_block_tables, prepare, to_device
 from nanovllm.paged_kv.cache import KVCache, KVCacheSpec
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, compile_lanes, graph_batch_sizes
 from nanovllm.paged_kv.in_flight import Feed, PendingTokens
 from nanovllm.paged_kv.memory import MemoryMeter
+from nanovllm.paged_kv.prefill_graphs import PrefillBuffers, PrefillGraphs, prefill_graph_sizes
 from nanovllm.scheduler.sequence import ScheduledSlice
 
 
@@ -85,6 +86,7 @@ class ModelRunner:
         self.device = device
         self.cache: KVCache | None = None
         self.graphs: DecodeGraphs | None = None
+        self.prefill_graphs: PrefillGraphs | None = None
         self.last_batch: DeviceBatch | None = None
         self.last_sampled: Tensor | None = None
         self.last_graph_size: int | None = None
@@ -124,6 +126,14 @@ class ModelRunner:
         self.graphs = graphs if graphs.capture(sizes or graph_batch_sizes(max_num_seqs)) else None
         return self.graphs is not None
 
+    @torch.inference_mode()
+    def capture_prefill_graphs(self, max_tokens: int, max_model_len: int, sizes: list[int] | None = None) -> bool:
+        """Record prefills of up to max_tokens tokens (or of `sizes`); False if it failed, and then they run eagerly."""
+        buffers = PrefillBuffers(max_tokens, -(-max_model_len // self.spec.block_size), self.device)
+        graphs = PrefillGraphs(self.model, self._head, buffers, max_model_len)
+        self.prefill_graphs = graphs if graphs.capture(sizes or prefill_graph_sizes(max_tokens)) else None
+        return self.prefill_graphs is not None
+
     def compile_ahead(self, max_num_seqs: int, max_model_len: int) -> None:
         """Compile the decode kernels side by side. Needs a pool. Not for several ranks: their collectives would mix."""
         self._unrecorded(max_num_seqs, max_model_len).compile_ahead(compile_lanes(max_num_seqs))
@@ -160,6 +170,9 @@ class ModelRunner:
         self._phase("prepare")
         host = prepare(slices, is_prefill, self.spec.block_size)
         self.last_sampled = self.last_graph_size = None
+        if is_prefill and self.prefill_graphs is not None and self.prefill_graphs.holds(host):
+            self.last_sampled = self._run_prefill_graph(host, slices, sampling)
+            return PendingTokens(slices, self.last_sampled)
         if is_prefill and not any(s.needs_token for s in slices):
             self._forward(host, None)
             return PendingTokens(slices, None)  # only unfinished chunks: nobody reads logits
@@ -201,15 +214,46 @@ class ModelRunner:
             self.model.share_ids(input_ids)
         context = buffers.context(num_seqs, host.max_seqlen_k)
         self.last_batch = DeviceBatch(input_ids, buffers.device["positions"][:num_seqs], context)
+        return self._replay(self.graphs, size, num_seqs, sampling, context)
+
+    def _run_prefill_graph(
+        self, host: HostBatch, slices: Seq[ScheduledSlice], sampling: SamplingInputs | None
+    ) -> Tensor | None:
+        """As `_run_graph`, for a prefill; None too when it holds nothing but unfinished chunks."""
+        graphs = self.prefill_graphs
+        assert graphs is not None
+        assert host.last_token_rows is not None
+        widths = -(-host.context_lens // self.spec.block_size)
+        tables = pad_block_tables([s.block_table for s in slices], widths)
+        keys = None if sampling is None else self.sampler.row_keys(sampling)
+        size, buffers = graphs.padded_size(len(host.input_ids)), graphs.buffers
+        buffers.fill(host, tables, None if sampling is None else sampling.temperature, keys, size)
+        self.last_batch = buffers.real_part(host)
+        if not len(host.last_token_rows):
+            self._phase("forward")
+            graphs.run_body(size)
+            return None
+        context = buffers.context(size, graphs.max_model_len)
+        return self._replay(graphs, size, len(host.last_token_rows), sampling, context)
+
+    def _replay(
+        self,
+        graphs: DecodeGraphs | PrefillGraphs,
+        size: int,
+        num_rows: int,
+        sampling: SamplingInputs | None,
+        context: ForwardContext,
+    ) -> Tensor | None:
+        """Run a recorded step; the sampled ids of its first num_rows rows, or None on ranks that do not sample."""
         self._phase("forward")
-        hidden = self.graphs.run_body(size)
+        hidden = graphs.run_body(size)
         if sampling is None or not sampling.cuts_vocabulary:
-            sampled = self.graphs.run_head(size)
-            return None if sampled is None else sampled[:num_seqs]
+            sampled = graphs.run_head(size)
+            return None if sampled is None else sampled[:num_rows]
         logits = self.model.compute_logits(hidden, context)  # padded, as on the other ranks
         assert logits is not None
         self._phase("sample")
-        return self.sampler(logits[:num_seqs], self.sampler.prepare(sampling, self.device))
+        return self.sampler(logits[:num_rows], self.sampler.prepare(sampling, self.device))
 
     def _phase(self, name: str) -> None:
         if self.on_phase is not None:
@@ -217,9 +261,10 @@ class ModelRunner:
 
     def release_graphs(self) -> None:
         """Forget the recorded steps."""
-        if self.graphs is not None:
-            self.graphs.clear()
-        self.graphs = self.last_batch = self.last_sampled = None
+        for graphs in (self.graphs, self.prefill_graphs):
+            if graphs is not None:
+                graphs.clear()
+        self.graphs = self.prefill_graphs = self.last_batch = self.last_sampled = None
 
     def release_pool(self) -> None:
         """Unbind the layers and free the pool."""

@@ -1,8 +1,10 @@
 """The form of the notebooks, their links and spelling, and their static pages. Each check has a planted failure."""
 
+import re
 import shutil
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,3 +128,20 @@ def test_every_view_is_in_the_static_page(path: Path) -> None:
     assert WIDGET not in page
     assert 'src="http' not in page
     assert "@import url" not in page
+    linked = [src for src in re.findall(r'<img[^>]*? src="([^"]*)"', page) if not src.startswith("data:")]
+    assert linked == [], "the page shows files that lie beside it only here"
+
+
+def test_a_static_page_has_the_linked_images_in_it(tmp_path: Path) -> None:
+    """To the byte, wherever the page lies; one that is not there is said."""
+    picture = ROOT / "diagrams" / "svg" / "slot_mapping.svg"
+    (tmp_path / "a b").mkdir()
+    text = f"# Here\n\n![slots](../{picture.name}) and again ![slots](../{picture.name})\n\n[a link](../x.svg)"
+    path = tmp_path / "a b" / "90_here.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)]), path)
+    with pytest.raises(SystemExit, match=r"a text shows \.\./slot_mapping\.svg, and .*slot_mapping\.svg is no picture"):
+        to_html(path)
+    shutil.copy(picture, tmp_path)
+    found = re.findall(r'<img[^>]*? src="data:image/svg\+xml;base64,([^"]*)"', to_html(path))
+    assert [b64decode(data) for data in found] == [picture.read_bytes()] * 2
+    assert "../x.svg" in to_html(path)
