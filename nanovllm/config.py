@@ -23,7 +23,8 @@ class EngineConfig:
     gpu_memory_utilization: share of the GPU's memory that the engine may use in all, weights included.
     tensor_parallel_size: ranks, 1 to 8; each holds a shard of every layer.
     enforce_eager: never capture CUDA graphs.
-    overlap: let generate() launch a decode step before the last one's tokens are read; None does so with CUDA graphs.
+    prefill_graph_tokens: prefill steps of up to this many tokens are recorded as CUDA graphs too; 0 records none.
+    overlap: let generate() launch a step before the last one's tokens are read; None does so with CUDA graphs.
     kvcache_block_size: tokens of one KV block.
     num_kvcache_blocks: blocks of the pool; None takes as many as the memory allows.
     cpu_kvcache_gib: size of the pool on a CPU, GiB at most.
@@ -44,6 +45,7 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     tensor_parallel_size: int = 1
     enforce_eager: bool = False
+    prefill_graph_tokens: int = 0
     overlap: bool | None = None
     kvcache_block_size: int = 256
     num_kvcache_blocks: int | None = None
@@ -61,6 +63,7 @@ class EngineConfig:
         self.model = str(self.model)
         for name in ("max_num_batched_tokens", "max_num_seqs", "kvcache_block_size"):
             setattr(self, name, check_int(name, getattr(self, name), 1, error=ConfigError))
+        self.prefill_graph_tokens = check_int("prefill_graph_tokens", self.prefill_graph_tokens, 0, error=ConfigError)
         self.max_model_len = check_int("max_model_len", self.max_model_len, 2, error=ConfigError)
         self.tensor_parallel_size = check_int("tensor_parallel_size", self.tensor_parallel_size, 1, 8, ConfigError)
         if self.num_kvcache_blocks is not None:

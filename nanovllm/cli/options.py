@@ -47,10 +47,12 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     _add(machine, defaults, "rank_start_timeout", "S", "seconds in which the ranks must have started")
     _add(machine, defaults, "rank_timeout", "S", "seconds after which a rank that does not answer has failed")
     machine.add_argument("--enforce-eager", action="store_true", default=None, help="never capture CUDA graphs")
+    tokens = "prefill steps of up to N tokens are recorded as CUDA graphs too"
+    _add(machine, defaults, "prefill_graph_tokens", "N", tokens)
     machine.add_argument(
         "--overlap",
         action=argparse.BooleanOptionalAction,
-        help="launch a decode step before the last one's tokens are read",
+        help="launch a step before the last one's tokens are read",
     )
     machine.add_argument("--load-format", metavar="NAME", help=f"{', '.join(LOAD_FORMATS)}: dummy is random weights")
     group = parser.add_argument_group("limits of the engine")

@@ -17,6 +17,7 @@ from nanovllm.paged_kv.cache import KVCacheSpec
 from nanovllm.paged_kv.cuda_graphs import graph_batch_sizes
 from nanovllm.paged_kv.memory import MemoryBudget, MemoryMeter, check_weights_fit
 from nanovllm.paged_kv.model_runner import ModelRunner
+from nanovllm.paged_kv.prefill_graphs import prefill_graph_sizes
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.model import Qwen3ForCausalLM
 from nanovllm.qwen3.ops import TorchOps, TritonOps
@@ -48,6 +49,11 @@ class Plan:
     def max_batch_tokens(self) -> int:
         """Tokens of the largest step: a full prefill, or one token of every running request."""
         return max(self.config.max_num_batched_tokens, self.config.max_num_seqs)
+
+    @property
+    def prefill_graph_tokens(self) -> int:
+        """Tokens of the largest recorded prefill; 0 for none."""
+        return min(self.config.prefill_graph_tokens, self.config.max_num_batched_tokens)
 
 
 def choose_device(requested: str) -> torch.device:
@@ -173,13 +179,21 @@ def _graph_bytes(plan: Plan, runner: ModelRunner, meter: MemoryMeter) -> int:
             return 0  # the real capture fails too, and says so
         taken.append(free_before - meter.free())
         runner.release_graphs()
-    runner.release_pool()
     each = max(taken[1] - taken[0], 2**20)
-    return taken[0] + each * len(sizes)
+    needed = taken[0] + each * len(sizes)
+    if num_tokens := plan.prefill_graph_tokens:
+        free_before = meter.free()
+        runner.capture_prefill_graphs(num_tokens, plan.max_model_len, [num_tokens])
+        needed += free_before - meter.free() + each * len(prefill_graph_sizes(num_tokens))
+        runner.release_graphs()
+    runner.release_pool()
+    return needed
 
 
 def open_pool(plan: Plan, runner: ModelRunner, num_blocks: int) -> None:
     """Allocate the pool and record the graphs: the last part of a rank's start."""
     runner.allocate(num_blocks)
     if wants_graphs(plan, runner):
-        runner.capture_graphs(plan.config.max_num_seqs, plan.max_model_len)
+        recorded = runner.capture_graphs(plan.config.max_num_seqs, plan.max_model_len)
+        if recorded and plan.prefill_graph_tokens:
+            runner.capture_prefill_graphs(plan.prefill_graph_tokens, plan.max_model_len)

@@ -1,7 +1,5 @@
 """The block pool, and block tables as lines from logical to physical blocks."""
 
-from typing import Any
-
 from nanovllm.trace.record import Record
 from nanovllm.trace.state import State
 from nanovllm.viz.svg import (
@@ -9,11 +7,13 @@ from nanovllm.viz.svg import (
     HALF,
     box,
     curve,
+    element,
     label,
     of_request,
     request_box,
     request_label,
 )
+from nanovllm.viz.theme import neutral
 from nanovllm.viz.view import View, filled_slots, ids
 
 _MAX_CELLS = 240
@@ -23,6 +23,7 @@ _MAX_LOGICAL = 72
 class BlockPool(View):
     """A cell a block: owners, reference count, how full it is, and whether a free one can still be found.
 
+    As in the prefix cache a dashed outline is a free block, and a bold one a hit of this step.
     when: "after" the step, or "scheduled" (when its blocks were reserved).
     """
 
@@ -87,14 +88,7 @@ class BlockPool(View):
         words = f"block {block}: ref count {refs}, owners {ids(owners)}, {self.filled.get(block, 0)} slots filled"
         small = w < 30
         if not owners:
-            reusable = block in self.state.reusable
-            look: dict[str, Any] = {
-                "stroke_dasharray": None if reusable else "2 3",
-                "stroke_width": 1.6 if reusable else 1,
-            }
-            shape = box(
-                x, y, w, h, "soft" if reusable else "card", "muted" if reusable else "line", words=words, **look
-            )
+            shape = _free(x, y, w, h, block in self.state.reusable, words)
             return shape + label(x + w / 2, y + h / 2 + 4, block, "muted", 9 if small else 11.5, "middle")
         part = w / len(owners)
         share = self.filled.get(block, 0) / self.record.block_size
@@ -105,11 +99,9 @@ class BlockPool(View):
         body += self._badge(block, x, y, w, h, size)
         fresh = block not in self._owned_before()
         hit = any(block in found for found in self.record.hits().values())
-        edge: dict[str, Any] = {
-            "stroke_width": 2.2 if fresh or hit else 0,
-            "stroke_dasharray": "4 2.5" if hit else None,
-        }
-        body += box(x, y, w, h, None, "mark" if fresh or hit else None, words=words, **edge)
+        body += box(x, y, w, h, None, "mark" if hit else None, words=words, stroke_width=2.2 if hit else 0)
+        if fresh and not hit:
+            body += _corner(x, y, 6 if small else 10)
         return of_request(owners, body)
 
     def _badge(self, block: int, x: float, y: float, w: float, h: float, size: float) -> str:
@@ -127,13 +119,23 @@ class BlockPool(View):
     def _legend(self, y: float) -> str:
         body = request_box(0, 16, y - 9, 14, 11, 2, tint=True) + request_box(0, 16, y - 4, 14, 6, 2)
         body += label(35, y, "fill", "muted", 11)
-        body += box(66, y - 9, 14, 11, None, "mark", stroke_width=2) + label(85, y, "newly taken", "muted", 11)
-        body += box(162, y - 9, 14, 11, None, "mark", stroke_width=2, stroke_dasharray="4 2.5")
-        body += label(181, y, "prefix hit", "muted", 11) + label(248, y, "×2 shared", "muted", 11)
-        body += box(316, y - 9, 14, 11, "soft", "muted", stroke_width=1.6)
-        body += label(335, y, "free, still findable", "muted", 11)
-        body += box(452, y - 9, 14, 11, "card", "line", stroke_dasharray="2 3")
-        return body + label(471, y, "free", "muted", 11)
+        body += box(66, y - 9, 14, 11, "card", "line") + _corner(66, y - 9, 8)
+        body += label(85, y, "newly taken", "muted", 11)
+        body += box(170, y - 9, 14, 11, None, "mark", stroke_width=2.2)
+        body += label(189, y, "prefix hit", "muted", 11) + label(258, y, "×2 shared", "muted", 11)
+        body += _free(328, y - 9, 14, 11, True) + label(347, y, "free, still findable", "muted", 11)
+        return body + _free(464, y - 9, 14, 11, False) + label(483, y, "free", "muted", 11)
+
+
+def _free(x: float, y: float, w: float, h: float, findable: bool, words: str | None = None) -> str:
+    """A block that nobody holds: dashed, as in the prefix cache, and grey while it can still be found."""
+    fill, edge, width = ("soft", "muted", 1.6) if findable else ("card", "line", 1)
+    return box(x, y, w, h, fill, edge, words=words, stroke_width=width, stroke_dasharray="4 2.5")
+
+
+def _corner(x: float, y: float, side: float) -> str:
+    """A filled corner at the upper left of what begins at x, y."""
+    return element("path", d=f"M{x:.1f} {y:.1f}h{side}l-{side} {side}z", class_="nv-ink", fill=neutral("ink"))
 
 
 class BlockTables(View):

@@ -33,6 +33,8 @@ LIMITS: list[tuple[str, Any, str]] = [
       "num_kvcache_blocks") for value in (0, -1, -(2**70))],
     *[("max_model_len", value, "must be at least 2") for value in (1, 0, -5)],
     *[("tensor_parallel_size", value, "must be between 1 and 8") for value in (0, 9, -1, 10**30)],
+    *[("prefill_graph_tokens", value, "must be at least 0") for value in (-1, -(2**70))],
+    *[("prefill_graph_tokens", value, WHOLE) for value in (None, 1.0, "64", True)],
     *[("seed", value, "must be between 0 and") for value in (-1, 2**63)],
     *[(name, value, NUMBER) for name in ("gpu_memory_utilization", "cpu_kvcache_gib", "rank_timeout",
       "rank_start_timeout") for value in (0, -0.5, "0.5", None, True, NAN, INF, [0.5], 10**400)],

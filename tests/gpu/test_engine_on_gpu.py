@@ -84,6 +84,7 @@ def make(backend: str, dtype: str, eager: bool, block_size: int, **limits: objec
     if backend == "flash_attn":
         pytest.importorskip("flash_attn")
     options = {"attention_backend": backend, "dtype": dtype, "enforce_eager": eager, "kvcache_block_size": block_size}
+    options["prefill_graph_tokens"] = 200  # fewer than some prefills have, and more than others
     return LLM("qwen3-tiny", device="cuda", **{**SMALL, **options, **limits})
 
 
@@ -147,6 +148,38 @@ def test_recorded_steps_equal_eager_ones_at_every_batch_size(max_num_seqs: int) 
             runner.graphs = None
             assert replayed == runner.run(slices[:size], False, sampling), f"batch of {size}"
         runner.graphs = graphs
+
+
+@pytest.mark.parametrize(("backend", "block_size"), [("triton", 16), ("flash_attn", 256)])
+def test_recorded_prefills_equal_eager_ones(backend: str, block_size: int) -> None:
+    """One to sixteen prompts of 1 to 200 tokens, whole and then again with their prefix cached, replayed and eagerly."""
+    dtype = "float32" if backend == "triton" else "bfloat16"
+    with make(backend, dtype, False, block_size, max_num_seqs=16, prefill_graph_tokens=500) as llm:
+        runner, manager = llm.model_runner, llm.scheduler.block_manager
+        assert runner.prefill_graphs is not None
+        assert runner.prefill_graphs.sizes == [64, 128, 256, 500]
+        for lengths in ([1], [64], [65], [200], [3, 1, 40], [30] * 16, [500], [1] * 16):
+            for cached in (0, block_size):
+                for i, length in enumerate(lengths):
+                    prompt = [1 + (7 * i + j) % 500 for j in range(cached + length)]
+                    llm.add_request(prompt, SamplingParams(temperature=i % 2 * 0.7, seed=i))
+                seqs = list(llm.scheduler.waiting)
+                for seq in seqs:
+                    manager.allocate(seq)
+                    seq.num_cached_tokens, seq.num_scheduled_tokens = 0, cached
+                if cached:  # the prefixes, in a step of their own
+                    runner.run([seq.scheduled_slice() for seq in seqs], True)
+                for seq, length in zip(seqs, lengths, strict=True):
+                    seq.num_cached_tokens, seq.num_scheduled_tokens = cached, length
+                slices, sampling = [seq.scheduled_slice() for seq in seqs], SamplingInputs.of(seqs)
+                graphs = runner.prefill_graphs
+                replayed = runner.run(slices, True, sampling)
+                runner.prefill_graphs = None
+                eager = runner.run(slices, True, sampling)
+                runner.prefill_graphs = graphs
+                assert replayed == eager, f"{lengths} tokens after {cached}"
+                for seq in seqs:
+                    llm.abort(seq.seq_id)
 
 
 def test_graph_sizes_always_hold_the_largest_batch() -> None:

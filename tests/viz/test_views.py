@@ -267,6 +267,32 @@ def test_every_picture_of_every_step_is_sound(trace: Trace, panel) -> None:
         assert set(view._repr_mimebundle_()) == {"text/plain", "text/html"}
 
 
+def test_dashed_is_free_and_bold_is_a_hit_in_pool_and_prefix_cache(trace: Trace) -> None:
+    seen = {"free": 0, "findable": 0, "hit": 0, "new": 0}
+    for record in trace:
+        state, hits = record.after, {b for blocks in record.hits().values() for b in blocks}
+        owned = set(state.owners())
+        picture = ET.fromstring(BlockPool(record).svg())
+        cells = {}
+        for cell in picture.iterfind(".//{*}rect"):
+            words = cell.findtext("{*}title") or ""
+            if match := re.match(r"block (\d+): ref count", words):
+                cells[int(match[1])] = cell
+        assert {b for b, cell in cells.items() if cell.get("stroke-dasharray")} == cells.keys() - owned
+        assert {b for b, cell in cells.items() if "nv-s-mark" in cell.get("class", "")} == hits & owned
+        findable = {b for b, cell in cells.items() if cell.get("class") == "nv-soft nv-s-muted"}
+        assert findable == set(state.reusable) - owned
+        corners = [path for path in picture.iterfind(".//{*}path") if path.get("class") == "nv-ink"][:-1]
+        before = {b for table in record.before.tables.values() for b in table}
+        assert len(corners) == len(owned - before - hits), "the last one is the legend's"
+        nodes = dict(re.findall(r"^b(\d+) \[(.*)\];$", HashChain(record).dot(), re.M))
+        assert {int(b) for b, look in nodes.items() if "dashed" in look} == state.published.keys() - owned
+        assert {int(b) for b, look in nodes.items() if "penwidth=2.4" in look} == state.published.keys() & hits
+        for name, found in zip(seen, (cells.keys() - owned, findable, hits, owned - before - hits), strict=True):
+            seen[name] += len(found)
+    assert min(seen.values()) > 0, seen
+
+
 def test_a_request_has_one_colour_in_every_view(trace: Trace) -> None:
     found = set()
     for panel in PANELS:
