@@ -152,7 +152,7 @@ def test_recorded_steps_equal_eager_ones_at_every_batch_size(max_num_seqs: int) 
 
 @pytest.mark.parametrize(("backend", "block_size"), [("triton", 16), ("flash_attn", 256)])
 def test_recorded_prefills_equal_eager_ones(backend: str, block_size: int) -> None:
-    """One to sixteen prompts of 1 to 200 tokens, whole and then again with their prefix cached, replayed and eagerly."""
+    """One to sixteen prompts of 1 to 500 tokens, alone and after a cached prefix, replayed and eagerly."""
     dtype = "float32" if backend == "triton" else "bfloat16"
     with make(backend, dtype, False, block_size, max_num_seqs=16, prefill_graph_tokens=500) as llm:
         runner, manager = llm.model_runner, llm.scheduler.block_manager
