@@ -13,6 +13,7 @@ from nanovllm.paged_kv.backends.torch_backend import TorchBackend
 from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.kernels.decode import paged_decode
+from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
 from nanovllm.qwen3.kernels.race import exponential_race
 from nanovllm.qwen3.ops import TorchOps, TritonOps
@@ -124,6 +125,19 @@ def test_paged_prefill_equals_the_reference(
     )
     out = TritonBackend().prefill(q, k, v, k_cache, v_cache, context, 0.3)
     assert_close(out, TorchBackend().prefill(q, k, v, k_cache.nan_to_num(), v_cache.nan_to_num(), context, 0.3))
+
+
+def test_paged_prefill_of_a_padded_step_leaves_the_real_rows_alone() -> None:
+    """As a recorded prefill has it: rows that belong to no sequence, and sequences without tokens."""
+    k_cache, v_cache, tables = make_cache([9, 5], 4, 2, 16, torch.float32)
+    bounds = [torch.tensor(b, dtype=torch.int32, device=DEVICE) for b in ([0, 3, 8], [0, 9, 14])]
+    q = random(16, 4, 16)
+    alone = paged_prefill(q[:8], k_cache, v_cache, *bounds, 5, 0.3, tables)
+    padded_bounds = [torch.cat([b, b[-1:].repeat(5)]) for b in bounds]
+    padded_tables = torch.cat([tables, torch.zeros_like(tables[:1]).repeat(5, 1)])
+    padded = paged_prefill(q, k_cache, v_cache, *padded_bounds, 16, 0.3, padded_tables)
+    assert torch.equal(padded[:8], alone)
+    assert not alone.isnan().any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
