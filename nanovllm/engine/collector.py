@@ -1,4 +1,4 @@
-"""Keep Python's cyclic garbage collector out of the way while tokens are generated."""
+"""Keep Python's cyclic garbage collector out of the way while tokens are generated, by `generate` or by the server."""
 
 import gc
 from collections.abc import Iterator

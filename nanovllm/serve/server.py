@@ -8,6 +8,7 @@ from types import FrameType
 
 import uvicorn
 
+from nanovllm.engine.collector import collector_spared
 from nanovllm.engine.llm import LLM
 from nanovllm.errors import NanoVLLMError
 from nanovllm.serve.app import MAX_HEADER_BYTES, create_app
@@ -105,9 +106,14 @@ def make_server(llm: LLM, settings: ServeSettings, on_ready: Callable[[], None])
 
 
 def serve(llm: LLM, settings: ServeSettings, sock: socket.socket, announce: Callable[[str], None]) -> None:
-    """Serve on a socket of `bind` until a signal. announce: told the address once the server accepts connections."""
+    """Serve on a socket of `bind` until a signal. announce: told the address once the server accepts connections.
+
+    The garbage collector spares the engine meanwhile: a walk over all its objects would be a pause in every stream.
+    """
     listen(sock)
-    make_server(llm, settings, lambda: announce(_url(sock))).run(sockets=[sock])
+    server = make_server(llm, settings, lambda: announce(_url(sock)))
+    with collector_spared():
+        server.run(sockets=[sock])
 
 
 class BackgroundServer:

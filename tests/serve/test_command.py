@@ -1,5 +1,6 @@
 """`nanovllm serve` as a process: it says where it listens, and SIGTERM in the middle of an answer drains it."""
 
+import gc
 import importlib.util
 import json
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from nanovllm.cli.main import main
 from nanovllm.errors import ConfigError, NanoVLLMError
+from nanovllm.serve import server
 from nanovllm.serve.server import bind, listen
 from nanovllm.serve.settings import ServeSettings
 
@@ -106,3 +108,18 @@ def test_no_thread_is_left(start: Any) -> None:
     assert start().url
     names = [thread.name for thread in threading.enumerate()]
     assert names.count("engine") == 1
+
+
+def test_the_collector_spares_the_engine_while_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+
+    class Stopped:
+        def run(self, sockets: Any) -> None:
+            counts.append(gc.get_freeze_count())
+
+    monkeypatch.setattr(server, "make_server", lambda *args: Stopped())
+    sock = bind("127.0.0.1", 0)
+    with sock:
+        server.serve(None, ServeSettings(), sock, print)  # type: ignore[arg-type]
+    assert counts[0] > 1000
+    assert gc.get_freeze_count() == 0
