@@ -30,6 +30,7 @@ def decode(
     """Attention of one row a sequence to its cached keys: q [B, Hq, D] -> [B, Hq, D].
 
     k_cache, v_cache: [num_blocks, block_size, Hkv, D]; the step's own K/V are stored already.
+    q is a view of a larger tensor, and the caches are the engine's: write into none of them.
     context.block_tables: [B, max_blocks] int32. context.context_lens: [B] int32, keys of each sequence.
     scale: what each score (the dot product of query and key) is multiplied by.
     Hq is a multiple of Hkv: query head h uses KV head h // (Hq // Hkv).

@@ -40,6 +40,18 @@ context = ForwardContext(False, torch.tensor([1]), lens, tables, max_seqlen_k=2)
 out = TorchBackend().decode(torch.ones(1, 4, 1), k_cache, v_cache, context, 1.0)
 result = [round(x, 4) for x in out.flatten().tolist()]"""
 
+_KEPT = """\
+import torch
+from nanovllm.paged_kv.backends.torch_backend import TorchBackend
+from nanovllm.paged_kv.context import ForwardContext
+projected = torch.tensor([[2.0, 1.0, 5.0]])  # q, k and v of one token side by side, as the projection leaves them
+q, k, v = projected.view(1, 3, 1).split(1, dim=1)  # views: what is written into q stands in projected
+k_cache, v_cache = k.view(1, 1, 1, 1).clone(), v.view(1, 1, 1, 1).clone()
+tables, lens = torch.tensor([[0]], dtype=torch.int32), torch.tensor([1], dtype=torch.int32)
+context = ForwardContext(False, torch.tensor([0]), lens, tables, max_seqlen_k=1)
+TorchBackend().decode(q, k_cache, v_cache, context, 0.5)
+result = [projected.tolist(), k_cache.item(), v_cache.item()]"""
+
 
 def _inputs(
     rng: random.Random, seqs: int, keys: int, kv_heads: int, group: int, head_dim: int, block_size: int
@@ -117,6 +129,13 @@ EXERCISE = Exercise(
                     "Print three things of the one sequence: the slots of its positions 0, 1 and 2, the keys found "
                     "there, and the weights. Slots that are nobody's hold 99.0. Do the weights of its query sum to 1?",
                 ),
+                Example(
+                    _KEPT,
+                    [[[2.0, 1.0, 5.0]], 1.0, 5.0],
+                    "q is a view of a larger tensor, and both caches belong to the engine: all three must be as they "
+                    "were. Which line writes into one of them? `q *= scale` does, and so does `out = q`; what would "
+                    "make a new tensor instead?",
+                ),
             ),
             numeric=Numeric(_SIZES, _one_kv_head, _CALL, _expected),
         ),
@@ -157,6 +176,12 @@ EXERCISE = Exercise(
             ("torch.arange(length)", "torch.arange(context.max_seqlen_k)"),
         ),
         _bug("forgets the scale", (" * scale", "")),
+        _bug(
+            "scales the queries where they lie",
+            ("out = torch.empty_like(q)", "out = torch.empty_like(q)\n    q *= scale"),
+            (" * scale", ""),
+        ),
+        _bug("writes the answers over the queries", ("torch.empty_like(q)", "q")),
         _bug("divides by the scale", (" * scale", " / scale")),
         _bug("weighs without a softmax", ("scores.softmax(0)", "scores / scores.sum()")),
         _bug("adds the keys up, not the values", ("weights @ values[:, kv_head]", "weights @ keys[:, kv_head]")),
@@ -165,6 +190,11 @@ EXERCISE = Exercise(
     ),
     harmless=(
         _bug("goes head by head"),
+        _bug(
+            "scales a copy of the queries",
+            ("out = torch.empty_like(q)", "out = torch.empty_like(q)\n    q = q * scale"),
+            ("@ q[i, head] * scale", "@ q[i, head]"),
+        ),
         _bug(
             "takes exponentials itself, less the highest score",
             ("scores.softmax(0)", "(scores - scores.max()).exp(); weights /= weights.sum()"),
