@@ -150,6 +150,7 @@ def main() -> None:
     for name, folder in (("ours", root), ("peer", args.peer)):
         if folder is not None:
             env = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+            env |= {"OMP_NUM_THREADS": "1"}  # what stands for the copy to a GPU must not wait for another core
             command = [sys.executable, __file__, "--one", name, *rest]
             rows[name] = json.loads(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout)
     print("| sequences | engine | schedule | prepare | book | sum, us |\n|---|---|---|---|---|---|")

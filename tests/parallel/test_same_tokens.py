@@ -122,7 +122,7 @@ def test_other_block_sizes(checkpoint: Path, block_size: int, num_blocks: int) -
 def test_the_pool_has_the_minimum_of_what_the_ranks_can_afford(checkpoint: Path) -> None:
     prompts, params = workload()
     expected = one_by_one(checkpoint, prompts, params)
-    limits = TIGHT | {"num_kvcache_blocks": None, "overlap": True}  # several ranks take the plain loop all the same
+    limits = TIGHT | {"num_kvcache_blocks": None, "overlap": True}
     caller_threads = torch.get_num_threads()
     with make_llm(checkpoint, tensor_parallel_size=2, setup=(rank_1_affords_less,), **limits) as llm:
         assert llm.scheduler.block_manager.num_blocks == 23
