@@ -82,6 +82,49 @@ result = [reason([1], 2, max_tokens=3), reason([1, 2], 2, max_tokens=3), reason(
           reason([1] * 9, 1, max_tokens=50), reason([1] * 10, 1, max_tokens=50)]"""
 )
 
+# Written out, not taken from the engine: that books its tokens in more places, for steps that are launched ahead.
+_POSTPROCESS = """
+def postprocess(self, seqs, token_ids, is_prefill):
+    finished = False
+    for seq, token_id in zip(seqs, token_ids, strict=True):
+        if seq.is_finished:
+            continue
+        before = seq.num_cached_tokens
+        seq.num_cached_tokens += seq.num_scheduled_tokens
+        seq.num_scheduled_tokens = 0
+        if is_prefill and seq.num_preemptions:
+            seq.num_recomputed_tokens += min(seq.num_cached_tokens, seq.num_tokens - 1) - before
+        self.block_manager.publish(seq, before)
+        if token_id is None:
+            continue
+        seq.append_token(token_id)
+        reason = self._finish_reason(seq, token_id)
+        if reason is not None:
+            self._note(DecisionKind.FINISH, seq, why=reason.value, tokens=seq.num_completion_tokens)
+            self._finish(seq, reason)
+            finished = True
+    if finished:
+        self.running = deque(s for s in self.running if not s.is_finished)
+"""
+_FINISH_REASON = """
+def finish_reason(self, seq, token_id):
+    params = seq.sampling_params
+    if token_id in params.stop_token_ids or (not params.ignore_eos and token_id in self.eos_token_ids):
+        return FinishReason.STOP
+    if seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
+        return FinishReason.LENGTH
+    return None
+"""
+
+
+def _booked(about: str, *changes: tuple[str, str]) -> Variant:
+    return Variant(about, "postprocess", changes, source=_POSTPROCESS)
+
+
+def _ended(about: str, *changes: tuple[str, str]) -> Variant:
+    return Variant(about, "finish_reason", changes, source=_FINISH_REASON)
+
+
 EXERCISE = Exercise(
     number="1.8",
     title="Postprocess",
@@ -138,81 +181,52 @@ EXERCISE = Exercise(
         ),
     ),
     bugs=(
-        Variant("books a cancelled request", "postprocess", (("if seq.is_finished:", "if False:"),)),
-        Variant(
-            "lets a chunk sample a token",
-            "postprocess",
-            (("if token_id is None:\n            continue", "token_id = token_id or 0"),),
+        _booked("books a cancelled request", ("if seq.is_finished:", "if False:")),
+        _booked(
+            "lets a chunk sample a token", ("if token_id is None:\n            continue", "token_id = token_id or 0")
         ),
-        Variant(
+        _booked(
             "counts the sampled token as cached",
-            "postprocess",
             (
-                (
-                    "        seq.append_token(token_id)",
-                    "        seq.append_token(token_id)\n        seq.num_cached_tokens += 1",
-                ),
+                "        seq.append_token(token_id)",
+                "        seq.append_token(token_id)\n        seq.num_cached_tokens += 1",
             ),
         ),
-        Variant("leaves the step's tokens scheduled", "postprocess", (("        seq.num_scheduled_tokens = 0\n", ""),)),
-        Variant("publishes nothing", "postprocess", (("self.block_manager.publish(seq, before)", "pass"),)),
-        Variant(
+        _booked("leaves the step's tokens scheduled", ("        seq.num_scheduled_tokens = 0\n", "")),
+        _booked("publishes nothing", ("self.block_manager.publish(seq, before)", "pass")),
+        _booked(
             "publishes the blocks of a chunk not",
-            "postprocess",
             (
-                (
-                    "        self.block_manager.publish(seq, before)\n        if token_id is None:\n"
-                    "            continue\n",
-                    "        if token_id is None:\n            continue\n"
-                    "        self.block_manager.publish(seq, before)\n",
-                ),
+                "        self.block_manager.publish(seq, before)\n        if token_id is None:\n            continue\n",
+                "        if token_id is None:\n            continue\n        self.block_manager.publish(seq, before)\n",
             ),
         ),
-        Variant("keeps a finished request running", "postprocess", (("if finished:", "if False:"),)),
-        Variant(
+        _booked("keeps a finished request running", ("if finished:", "if False:")),
+        _booked(
             "counts every token of a prefill after a preemption",
-            "postprocess",
-            (("min(seq.num_cached_tokens, seq.num_tokens - 1)", "seq.num_cached_tokens"),),
+            ("min(seq.num_cached_tokens, seq.num_tokens - 1)", "seq.num_cached_tokens"),
         ),
-        Variant(
-            "gives one token too many",
-            "finish_reason",
-            (("completion_tokens >= params", "completion_tokens > params"),),
-        ),
-        Variant(
+        _ended("gives one token too many", ("completion_tokens >= params", "completion_tokens > params")),
+        _ended(
             "loses the last token of a full answer",
-            "finish_reason",
-            (("seq.num_completion_tokens >=", "seq.num_completion_tokens + 1 >="),),
+            ("seq.num_completion_tokens >=", "seq.num_completion_tokens + 1 >="),
         ),
-        Variant(
-            "runs past max_model_len",
-            "finish_reason",
-            (("seq.num_tokens >= self.max_model_len", "seq.num_tokens > self.max_model_len"),),
+        _ended(
+            "runs past max_model_len", ("seq.num_tokens >= self.max_model_len", "seq.num_tokens > self.max_model_len")
         ),
-        Variant(
-            "does not see the end of the sequence", "finish_reason", (("token_id in self.eos_token_ids", "False"),)
-        ),
-        Variant("does not see ignore_eos", "finish_reason", (("not params.ignore_eos and ", ""),)),
-        Variant(
+        _ended("does not see the end of the sequence", ("token_id in self.eos_token_ids", "False")),
+        _ended("does not see ignore_eos", ("not params.ignore_eos and ", "")),
+        _ended(
             "lets ignore_eos ignore stop tokens too",
-            "finish_reason",
             (
-                (
-                    "token_id in params.stop_token_ids or (not params.ignore_eos and token_id in self.eos_token_ids)",
-                    "not params.ignore_eos and (token_id in params.stop_token_ids or token_id in self.eos_token_ids)",
-                ),
+                "token_id in params.stop_token_ids or (not params.ignore_eos and token_id in self.eos_token_ids)",
+                "not params.ignore_eos and (token_id in params.stop_token_ids or token_id in self.eos_token_ids)",
             ),
         ),
     ),
     harmless=(
-        Variant(
-            "removes finished requests one by one", "postprocess", (("finished = True", "self.running.remove(seq)"),)
-        ),
-        Variant(
-            "always filters the running deque",
-            "postprocess",
-            (("if finished:", "if True:"),),
-        ),
+        _booked("removes finished requests one by one", ("finished = True", "self.running.remove(seq)")),
+        _booked("always filters the running deque", ("if finished:", "if True:")),
         Variant(
             "asks for each end in a line of its own",
             "finish_reason",
