@@ -209,7 +209,7 @@ EXERCISE = Exercise(
         _ended("gives one token too many", ("completion_tokens >= params", "completion_tokens > params")),
         _ended(
             "loses the last token of a full answer",
-            ("seq.num_completion_tokens >=", "seq.num_completion_tokens + 1 >="),
+            ("completion_tokens >= params", "completion_tokens + 1 >= params"),
         ),
         _ended(
             "runs past max_model_len", ("seq.num_tokens >= self.max_model_len", "seq.num_tokens > self.max_model_len")
