@@ -25,6 +25,7 @@ from nanovllm.course.numeric.checkpoint import ANSWERS, PROMPTS
 from nanovllm.course.originals import original
 from nanovllm.course.registry import EXERCISES, select
 from nanovllm.course.stubs import stub_of
+from tests.notebooks.links import broken
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = f"""
@@ -73,6 +74,16 @@ def test_a_hand_out_has_stubs_and_no_solution(tmp_path: Path, capsys: pytest.Cap
     readme = (folder / "README.md").read_text()
     assert "| 3.1 |" in readme
     assert "closed-book" not in readme
+
+
+def test_the_notebooks_of_a_hand_out_have_their_pictures_and_the_glossary(closed: Path, tmp_path: Path) -> None:
+    release(tmp_path / "open", select("1"))
+    for folder in (closed, tmp_path / "open"):
+        books = sorted((folder / "notebooks").glob("*.ipynb"))
+        lost = [link for book in books for link in broken(book)]
+        assert len(books) == len(list((ROOT / "notebooks").glob("*.ipynb")))
+        assert [link for link in lost if not link.startswith("../nanovllm/")] == []
+    assert {page.name for page in (closed / "docs").iterdir()}.isdisjoint({"planted_bugs.md", "instructors.md"})
 
 
 def install_as_its_readme_says(folder: Path, home: Path) -> Path:

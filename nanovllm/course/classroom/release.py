@@ -1,5 +1,6 @@
 """A hand-out for learners: stubs, notebooks and how to begin, without solutions."""
 
+import re
 import shlex
 import shutil
 import tempfile
@@ -41,6 +42,7 @@ _INSTALL_OPEN = (
     "pip install './{wheel}[notebooks]'      # the engine's wheel, in this folder; not where nanovllm is there"
 )
 _INSTALL_CLOSED = "pip install -c constraints.txt -e '.[notebooks]'"
+_LINKED = re.compile(r"\]\(\.\./((?:diagrams|docs)/[\w./-]+)")
 _KEPT = ("pyproject.toml", "LICENSE", "constraints.txt")
 
 
@@ -72,6 +74,7 @@ def _write(target: Path, exercises: list[Exercise], closed_book: bool, root: Pat
         stub.write_text(stub_of((root / "solutions" / exercise.file).read_text(encoding="utf-8")), encoding="utf-8")
     if (root / "notebooks").is_dir():
         shutil.copytree(root / "notebooks", target / "notebooks", ignore=shutil.ignore_patterns(".*", "*.py"))
+        _copy_linked(target, root)
     if closed_book:
         close_book(target / "nanovllm", exercises, root / "nanovllm")
         for name in _KEPT:
@@ -79,6 +82,14 @@ def _write(target: Path, exercises: list[Exercise], closed_book: bool, root: Pat
     install = _INSTALL_CLOSED if closed_book else _INSTALL_OPEN.format(wheel=_wheel(root))
     text = _readme(exercises, closed_book, install, (target / "notebooks").is_dir())
     (target / "README.md").write_text(text, encoding="utf-8")
+
+
+def _copy_linked(target: Path, root: Path) -> None:
+    """The diagrams that the notebooks show, and the pages that they link: no notebook loses a picture."""
+    for notebook in (target / "notebooks").glob("*.ipynb"):
+        for name in _LINKED.findall(notebook.read_text(encoding="utf-8")):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / name, target / name)
 
 
 def wheel_command(target: Path, root: Path | None = None) -> str:
