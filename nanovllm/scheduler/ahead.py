@@ -95,10 +95,9 @@ def _count_computed(scheduler: Scheduler, step: StepInFlight) -> None:
     The device computes in order, so whoever finds such a block reads it after it was written. If the step fails after
     all, `undo` takes this back.
     """
-    step.recomputed_before = [seq.num_recomputed_tokens for seq in step.schedule.seqs]
-    for seq in step.schedule.seqs:
-        if not seq.is_finished:
-            scheduler.count_computed(seq, is_prefill=True)
+    seqs = step.schedule.seqs
+    step.recomputed_before = [seq.num_recomputed_tokens for seq in seqs]
+    scheduler.postprocess(seqs, [None] * len(seqs), is_prefill=True)
 
 
 def slices_ahead(schedule: Schedule, step: StepInFlight) -> list[ScheduledSlice]:

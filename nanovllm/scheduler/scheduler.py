@@ -191,8 +191,13 @@ class Scheduler:
         for seq, token_id in zip(seqs, token_ids, strict=True):
             if seq.is_finished:  # cancelled while the step ran
                 continue
-            if seq.num_scheduled_tokens:  # else they were counted when the step after this one was scheduled
-                self.count_computed(seq, is_prefill)
+            before, computed = seq.num_cached_tokens, seq.num_scheduled_tokens
+            seq.num_cached_tokens += computed
+            seq.num_scheduled_tokens = 0
+            if is_prefill and seq.num_preemptions and computed:  # all but its newest token had been computed before
+                seq.num_recomputed_tokens += min(seq.num_cached_tokens, seq.num_tokens - 1) - before
+            if seq.num_cached_tokens // seq.block_size > before // seq.block_size:
+                self.block_manager.publish(seq, before)
             if token_id is None:
                 continue
             seq.append_token(token_id)
@@ -203,16 +208,6 @@ class Scheduler:
                 finished = True
         if finished:  # one pass, not one removal each
             self.running = deque(s for s in self.running if not s.is_finished)
-
-    def count_computed(self, seq: Sequence, is_prefill: bool) -> None:
-        """Count what a step computed of `seq` as cached, and publish the blocks that it filled."""
-        before = seq.num_cached_tokens
-        seq.num_cached_tokens += seq.num_scheduled_tokens
-        seq.num_scheduled_tokens = 0
-        if is_prefill and seq.num_preemptions:  # all but its newest token had been computed before
-            seq.num_recomputed_tokens += min(seq.num_cached_tokens, seq.num_tokens - 1) - before
-        if seq.num_cached_tokens // seq.block_size > before // seq.block_size:
-            self.block_manager.publish(seq, before)
 
     def rollback(self, schedule: Schedule) -> None:
         """Undo `schedule` after its step failed: the same requests can be scheduled again, nobody else is touched.

@@ -264,7 +264,9 @@ HARMLESS = [
         ),
     ),
     in_scheduler(
-        "recomputed tokens not counted", "count_computed", ("if is_prefill and seq.num_preemptions:", "if False:")
+        "recomputed tokens not counted",
+        "postprocess",
+        ("if is_prefill and seq.num_preemptions and computed:", "if False:"),
     ),
     in_scheduler(
         "finished requests removed one by one", "postprocess", ("finished = True", "self.running.remove(seq)")

@@ -82,7 +82,7 @@ result = [reason([1], 2, max_tokens=3), reason([1, 2], 2, max_tokens=3), reason(
           reason([1] * 9, 1, max_tokens=50), reason([1] * 10, 1, max_tokens=50)]"""
 )
 
-# Written out, not taken from the engine: that books its tokens in more places, for steps that are launched ahead.
+# Written out, not taken from the engine, which has guards for speed and for steps that are launched ahead.
 _POSTPROCESS = """
 def postprocess(self, seqs, token_ids, is_prefill):
     finished = False
