@@ -184,8 +184,7 @@ class ChangedSlots(View):
             if y > 214:
                 break
             body += self._block(block, x, y, cell, across, changed, mapped)
-        colour = "ink" if "NOT" not in self.verdict() else "mark"
-        body += label(16, 252, clip(self.verdict(), HALF - 32, 11.5), colour, 11.5, bold="NOT" in self.verdict())
+        body += label(16, 252, clip(self.verdict(), HALF - 32, 11.5), "ink", 11.5, bold="NOT" in self.verdict())
         return HALF, 266, body
 
     def _block(
@@ -204,7 +203,7 @@ class ChangedSlots(View):
                 "h": cell - 1,
             }
             if slot in changed and slot not in mapped:
-                body += box(**at, fill="mark", rx=1, words=f"slot {slot} changed and is not in slot_mapping")
+                body += box(**at, fill="ink", rx=1, words=f"slot {slot} changed and is not in slot_mapping")
             elif slot in changed and holders:
                 body += request_box(self._writer(slot, holders), **at, rx=1, words=f"slot {slot} changed")
             elif slot in mapped and holders:

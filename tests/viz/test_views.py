@@ -28,6 +28,7 @@ from nanovllm.viz import (
     View,
 )
 from nanovllm.viz.panels import PANELS
+from nanovllm.viz.theme import stylesheet
 
 
 def holders(llm: LLM) -> list:
@@ -246,7 +247,11 @@ def test_a_stray_write_is_called_out(trace: Trace) -> None:
     stray = next(s for s in range(120) if s not in record.tensors.slot_mapping)
     try:
         record.changed_slots.append(stray)
-        assert f"1 changed slots are NOT in slot_mapping: {stray}" in ChangedSlots(record).text()
+        view = ChangedSlots(record)
+        assert f"1 changed slots are NOT in slot_mapping: {stray}" in view.text()
+        rects = [e for e in ET.fromstring(view.svg()).iter() if e.tag.endswith("rect")]
+        slot = next(e for e in rects if "is not in slot_mapping" in "".join(e.itertext()))
+        assert f".nv .{slot.get('class')}," in stylesheet(), "it would keep its light colour in a dark theme"
     finally:
         record.changed_slots.remove(stray)
 
