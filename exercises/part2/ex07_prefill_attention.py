@@ -30,6 +30,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
     Query i has position Lk - Lq + i and sees the keys 0 .. Lk - Lq + i.
     Hq is a multiple of Hkv: query head h uses KV head h // (Hq // Hkv). Each score is multiplied by scale.
+    q, k and v are views of a larger tensor: write into none of them.
     """
     raise ExerciseNotDone("2.7 prefill_attention", "draw the x of 2 queries and 4 keys; then write that mask")
 
@@ -47,6 +48,7 @@ def prefill(
     """Attention of the packed rows of B sequences: q [T, Hq, D] -> [T, Hq, D].
 
     k, v: [T, Hkv, D], this step's rows. k_cache, v_cache: [num_blocks, block_size, Hkv, D], with these rows stored.
+    q, k and v are views of a larger tensor, and the caches are the engine's: write into none of them.
     context.cu_seqlens_q: [B + 1] int32; rows cu_seqlens_q[i] to cu_seqlens_q[i + 1] - 1 belong to sequence i.
     context.context_lens: [B] int32, keys of each sequence.
     context.block_tables: [B, max_blocks] int32, or None when no sequence has anything cached.

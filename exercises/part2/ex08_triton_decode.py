@@ -48,6 +48,7 @@ def decode_kernel(
     table_stride numbers a row. context_lens_ptr: [B] int32; 0 marks a padded row, whose output is 0.
     The number of KV head g in dimension x of a slot is k_cache_ptr + (slot x NUM_KV_HEADS + g) x HEAD_DIM + x.
     BLOCK_D: HEAD_DIM rounded up to a power of two. out_ptr: [B, Hq, D] without gaps.
+    Write to out_ptr only: q is a view of a larger tensor, and the caches are the engine's.
     """
     raise ExerciseNotDone("2.8 triton_decode", "loop over range(0, context, BLOCK_N): what is carried along?")
 

@@ -32,6 +32,36 @@ context = ForwardContext(
     max_seqlen_q=max(b - a for a, b in zip(cu_seqlens_q, cu_seqlens_q[1:])), max_seqlen_k=max(context_lens))
 q, k, v, k_cache, v_cache = (torch.tensor(values) for values in (q, k, v, k_cache, v_cache))
 result = TorchBackend().prefill(q, k, v, k_cache, v_cache, context, scale)"""
+_VIEWS = """\
+projected = torch.tensor([[2.0, 1.0, 5.0]])  # q, k and v of one token side by side, as the projection leaves them
+q, k, v = projected.view(1, 3, 1).split(1, dim=1)  # views: what is written into one of them stands in projected"""
+_CAUSAL_KEPT = f"""\
+import torch
+from nanovllm.paged_kv.backends import torch_backend
+{_VIEWS}
+torch_backend.causal_attention(q, k, v, 0.5)
+result = projected.tolist()"""
+
+
+def _kept(tables: str, keys: int) -> Example:
+    """What a step of one row must leave as it was. keys: 1, or 2 where one is cached."""
+    code = f"""\
+import torch
+from nanovllm.paged_kv.backends.torch_backend import TorchBackend
+from nanovllm.paged_kv.context import ForwardContext
+{_VIEWS}
+k_cache, v_cache = torch.tensor([3.0, 1.0]).view(1, 2, 1, 1), torch.tensor([4.0, 5.0]).view(1, 2, 1, 1)
+tables, lens, bounds, ends = (torch.tensor(x, dtype=torch.int32) for x in ([[0]], [{keys}], [0, 1], [0, {keys}]))
+slot = torch.tensor([{keys - 1}])
+context = ForwardContext(True, slot, lens, {tables}, bounds, ends, max_seqlen_q=1, max_seqlen_k={keys})
+TorchBackend().prefill(q, k, v, k_cache, v_cache, context, 0.5)
+result = [projected.tolist(), k_cache.flatten().tolist(), v_cache.flatten().tolist()]"""
+    think = (
+        "q, k and v are views of a larger tensor, and both caches belong to the engine: all must be as they were. "
+        "Which line of `prefill` or `causal_attention` writes into one of them? k[rows] is a view too; `out = q` makes "
+        "no tensor. What would?"
+    )
+    return Example(code, [[[2.0, 1.0, 5.0]], [3.0, 1.0], [4.0, 5.0]], think)
 
 
 def _causal_inputs(
@@ -83,20 +113,8 @@ def _prefix_inputs(
     return _batch(rng, lengths, starts, block_size, head_dim)
 
 
-def _expected(
-    q: Any,
-    k: Any,
-    v: Any,
-    k_cache: Any,
-    v_cache: Any,
-    slots: list[int],
-    block_tables: Any,
-    context_lens: list[int],
-    cu_seqlens_q: list[int],
-    cu_seqlens_k: list[int],
-    scale: float,
-) -> Any:
-    out = []
+def _expected(q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any, block_tables: Any, scale: float, **case: Any) -> Any:
+    out, context_lens, cu_seqlens_q = [], case["context_lens"], case["cu_seqlens_q"]
     for i, length in enumerate(context_lens):
         rows = slice(cu_seqlens_q[i], cu_seqlens_q[i + 1])
         keys, values = k[rows], v[rows]
@@ -158,6 +176,12 @@ EXERCISE = Exercise(
                         [[1, 1, 1, 1]],
                     ],
                 ),
+                Example(
+                    _CAUSAL_KEPT,
+                    [[2.0, 1.0, 5.0]],
+                    "q, k and v are views of a larger tensor, which must be as it was. Which line writes into one of "
+                    "them? `q *= scale` does, and so does `out = q`; what would make a new tensor instead?",
+                ),
             ),
             numeric=Numeric(
                 (("queries", 1, 4), ("before", 0, 4), ("kv_heads", 1, 2), ("group", 1, 2), ("head_dim", 1, 3)),
@@ -170,12 +194,14 @@ EXERCISE = Exercise(
             "packed prompts without a prefix",
             1,
             "Without block tables the pool is not read at all. Which rows belong to the second sequence?",
+            (_kept("None", 1),),
             numeric=Numeric((("seqs", 1, 3), ("tokens", 1, 4), ("head_dim", 1, 3)), _fresh_inputs, _PREFILL, _expected),
         ),
         Group(
             "keys of a cached prefix",
             1,
             "Which positions do the keys of a sequence have, and in which slots do they lie? Slots of nobody hold 9.0.",
+            (_kept("tables", 2),),
             numeric=Numeric(
                 (("seqs", 1, 3), ("tokens", 1, 3), ("cached", 1, 4), ("head_dim", 1, 3), ("block_size", 1, 3)),
                 _prefix_inputs,
@@ -202,6 +228,12 @@ EXERCISE = Exercise(
             ("v[:seen, head // group]", "v[:seen, head % k.shape[1]]"),
         ),
         _mask_bug("forgets the scale", (" * scale", "")),
+        _mask_bug(
+            "scales the queries where they lie",
+            ("out = torch.empty_like(q)", "out = torch.empty_like(q)\n    q *= scale"),
+            (" * scale", ""),
+        ),
+        Variant("writes the answers over the queries", "prefill", (("torch.empty_like(q)", "q"),)),
         Variant(
             "always takes the rows of this step as keys", "prefill", (("if context.block_tables is None:", "if True:"),)
         ),
@@ -230,6 +262,11 @@ EXERCISE = Exercise(
     ),
     harmless=(
         _mask_bug("goes query by query"),
+        _mask_bug(
+            "scales a copy of the queries",
+            ("out = torch.empty_like(q)", "out = torch.empty_like(q)\n    q = q * scale"),
+            ("@ q[i, head] * scale", "@ q[i, head]"),
+        ),
         Variant(
             "masks with a lower triangle",
             "causal_attention",

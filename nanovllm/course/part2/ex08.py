@@ -35,6 +35,15 @@ cache = torch.ones(2, 2, 1, 2)
 tables, lens = torch.tensor([[1], [0]], dtype=torch.int32), torch.tensor([2, 0], dtype=torch.int32)
 out = triton_backend.paged_decode(torch.ones(2, 1, 2), cache, cache, tables, lens, 1.0)
 result = out.flatten(1).tolist()"""
+_KEPT = """\
+import torch
+from nanovllm.paged_kv.backends import triton_backend
+projected = torch.tensor([[2.0, 1.0, 5.0]])  # q, k and v of one token side by side, as the projection leaves them
+q, k, v = projected.view(1, 3, 1).split(1, dim=1)  # views: what is written into q stands in projected
+k_cache, v_cache = k.view(1, 1, 1, 1).clone(), v.view(1, 1, 1, 1).clone()
+tables, lens = torch.tensor([[0]], dtype=torch.int32), torch.tensor([1], dtype=torch.int32)
+triton_backend.paged_decode(q, k_cache, v_cache, tables, lens, 0.5)
+result = [projected.tolist(), k_cache.item(), v_cache.item()]"""
 
 
 def _inputs(
@@ -64,16 +73,7 @@ def _one_head(rng: random.Random, keys: int, head_dim: int, block_size: int) -> 
     return case
 
 
-def _expected(
-    q: Any,
-    k_rows: Any,
-    v_rows: Any,
-    slots: list[int],
-    shape: list[int],
-    block_tables: Any,
-    context_lens: list[int],
-    scale: float,
-) -> Any:
+def _expected(q: Any, k_rows: Any, v_rows: Any, context_lens: list[int], scale: float, **_: Any) -> Any:
     out, first = [], 0
     for row, length in zip(q, context_lens, strict=True):
         mine = slice(first, first + length)
@@ -145,6 +145,9 @@ def _bug(about: str, *changes: tuple[str, str]) -> Variant:
     return Variant(about, "paged_decode", changes, source=_KERNEL)
 
 
+_SIZES = (("seqs", 1, 2), ("keys", 1, 9), ("kv_heads", 1, 2), ("group", 1, 2), ("head_dim", 1, 4), ("block_size", 1, 4))
+
+
 EXERCISE = Exercise(
     number="2.8",
     title="Bonus: paged decode in Triton",
@@ -173,21 +176,15 @@ EXERCISE = Exercise(
                     [[1.0, 1.0], [0.0, 0.0]],
                     "A padded row has no key. What is the sum of no weights, and what happens to a division by it?",
                 ),
-            ),
-            numeric=Numeric(
-                (
-                    ("seqs", 1, 2),
-                    ("keys", 1, 9),
-                    ("kv_heads", 1, 2),
-                    ("group", 1, 2),
-                    ("head_dim", 1, 4),
-                    ("block_size", 1, 4),
+                Example(
+                    _KEPT,
+                    [[[2.0, 1.0, 5.0]], 1.0, 5.0],
+                    "q is a view of a larger tensor, and both caches belong to the engine: all three must be as they "
+                    "were. Where does each `tl.store` write? Only `out` is there to be written, and it must be a "
+                    "tensor of its own.",
                 ),
-                _inputs,
-                _CALL,
-                _expected,
-                cases=5,
             ),
+            numeric=Numeric(_SIZES, _inputs, _CALL, _expected, cases=5),
         ),
         Group(
             "long contexts, in chunks; and the same tokens from the running engine",
@@ -237,6 +234,19 @@ EXERCISE = Exercise(
         ),
         _bug("forgets the scale", (" * scale\n", "\n")),
         _bug(
+            "scales the queries where they lie",
+            (
+                ".to(tl.float32)\n\n",
+                ".to(tl.float32) * scale\n"
+                "    tl.store(q_ptr + seq * q_stride + head * HEAD_DIM + d, q, mask=d_mask)\n\n",
+            ),
+            (" * scale\n        scores", "\n        scores"),
+        ),
+        _bug(
+            "writes the answers over the queries",
+            ("torch.empty(num_seqs, num_heads, head_dim, dtype=q.dtype, device=q.device)", "q"),
+        ),
+        _bug(
             "takes the logical block for the physical one",
             ("slot = block.to(tl.int64)", "slot = (position // block_size + 0 * block).to(tl.int64)"),
         ),
@@ -250,6 +260,11 @@ EXERCISE = Exercise(
     ),
     harmless=(
         _bug("reads 32 keys at a time", ("BLOCK_N = 16", "BLOCK_N = 32")),
+        _bug(
+            "scales the queries as it reads them",
+            (".to(tl.float32)\n\n", ".to(tl.float32) * scale\n\n"),
+            (" * scale\n        scores", "\n        scores"),
+        ),
         _bug("starts from a very low score", ('highest = float("-inf")', "highest = -1e30")),
         Variant(
             "works it out in torch",
