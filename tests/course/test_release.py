@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import os
 import re
 import shlex
@@ -12,11 +13,13 @@ import sysconfig
 import textwrap
 from collections import Counter
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from nanovllm.cli.main import main
 from nanovllm.course.classroom.closed_book import YOURS, close_book
+from nanovllm.course.classroom.links import unlink_missing
 from nanovllm.course.classroom.release import release, wheel_command
 from nanovllm.course.errors import CourseError, ExerciseNotDone
 from nanovllm.course.exercise import Seam
@@ -25,7 +28,7 @@ from nanovllm.course.numeric.checkpoint import ANSWERS, PROMPTS
 from nanovllm.course.originals import original
 from nanovllm.course.registry import EXERCISES, select
 from nanovllm.course.stubs import stub_of
-from tests.notebooks.links import broken
+from tests.notebooks.links import broken, links_of, text_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = f"""
@@ -76,14 +79,51 @@ def test_a_hand_out_has_stubs_and_no_solution(tmp_path: Path, capsys: pytest.Cap
     assert "closed-book" not in readme
 
 
-def test_the_notebooks_of_a_hand_out_have_their_pictures_and_the_glossary(closed: Path, tmp_path: Path) -> None:
+def test_every_link_of_a_hand_out_leads_somewhere_in_it(closed: Path, tmp_path: Path) -> None:
+    """Pictures and the glossary are there; what is not is named as text, and the README says where it is."""
     release(tmp_path / "open", select("1"))
     for folder in (closed, tmp_path / "open"):
-        books = sorted((folder / "notebooks").glob("*.ipynb"))
-        lost = [link for book in books for link in broken(book)]
-        assert len(books) == len(list((ROOT / "notebooks").glob("*.ipynb")))
-        assert [link for link in lost if not link.startswith("../nanovllm/")] == []
+        assert len(list((folder / "notebooks").glob("*.ipynb"))) == len(list((ROOT / "notebooks").glob("*.ipynb")))
+        texts = [path for kind in ("*.md", "*.ipynb") for path in folder.rglob(kind)]
+        assert {path.name for path in texts} > {"README.md", "glossary.md", "00_start_here.ipynb"}
+        assert {str(path.relative_to(folder)): list(broken(path)) for path in texts if [*broken(path)]} == {}
+        targets = [(path, unquote(link).partition("#")[0]) for path in texts for link in links_of(path)]
+        assert not [t for p, t in targets if ":" not in t and not (p.parent / t).resolve().is_relative_to(folder)]
     assert {page.name for page in (closed / "docs").iterdir()}.isdisjoint({"planted_bugs.md", "instructors.md"})
+    step, named = "[`step`](../nanovllm/engine/llm_engine.py)", "`step` (`nanovllm/engine/llm_engine.py`)"
+    for folder, said, unsaid in ((closed, step, named), (tmp_path / "open", named, step)):
+        book = text_of(folder / "notebooks" / "00_start_here.ipynb")
+        assert (said in book, unsaid in book) == (True, False)
+        assert ("nanovllm.__path__" in (folder / "README.md").read_text()) == (folder != closed)
+
+
+def test_only_dead_links_become_text_and_code_is_left_alone(tmp_path: Path) -> None:
+    root = tmp_path / "out"
+    (root / "notebooks").mkdir(parents=True)
+    (root / "docs").mkdir()
+    (root / "docs" / "there.md").write_text("# A\n")
+    (tmp_path / "outside.md").write_text("")
+    lines = [
+        ("[there](../docs/there.md#a), [web](https://x.org/y.md), [above](#above)", None),
+        ("[gpu.md](../docs/gpu.md#x)", "`docs/gpu.md`"),
+        ("[the `f` of [1]](../nanovllm/f.py)", "the `f` of [1] (`nanovllm/f.py`)"),
+        ("![a plot](p.svg)", "a plot (`notebooks/p.svg`)"),
+        ("[up](../../outside.md)", "up (`../outside.md`)"),
+        ("`values[0](gone.md)`", None),
+        ("```python\nvalues[0](gone.md)\n```", None),
+    ]
+    old = "\n\n".join(line for line, _ in lines)
+    new = "\n\n".join(becomes or line for line, becomes in lines)
+    page, book, same = (root / "notebooks" / name for name in ("a.md", "b.ipynb", "c.ipynb"))
+    page.write_text(old)
+    code = {"cell_type": "code", "source": ["values[0](gone.md)"]}
+    book.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": old.splitlines(keepends=True)}, code]}))
+    same.write_text('{"cells":   []}')
+    unlink_missing(root)
+    assert page.read_text() == new
+    markdown, left = json.loads(book.read_text())["cells"]
+    assert ("".join(markdown["source"]), left) == (new, code)
+    assert same.read_text() == '{"cells":   []}'
 
 
 def install_as_its_readme_says(folder: Path, home: Path) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nanovllm
 from nanovllm.course.classroom.closed_book import close_book
+from nanovllm.course.classroom.links import unlink_missing
 from nanovllm.course.errors import CourseError
 from nanovllm.course.exercise import Exercise
 from nanovllm.course.registry import COURSE_POINTS
@@ -31,7 +32,18 @@ nanovllm hint {first}           # the first of three hints
 {notebooks}Each file in `exercises/` says what its functions take and return, with an example worked out by
 hand. Fill them in and hand in the whole `exercises/` folder.
 {closed}"""
-_NOTEBOOKS = "The notebooks explain them: `jupyter lab notebooks/00_start_here.ipynb`.\n\n"
+_NOTEBOOKS = """\
+The notebooks explain them: `jupyter lab notebooks/00_start_here.ipynb`. A page that they
+name and that is not in this folder, such as `docs/gpu.md`, is in the repository that the hand-out was made from.
+{sources}
+"""
+_SOURCES = """\
+A file of the package, such as `nanovllm/scheduler/sequence.py`, is where the package is installed:
+
+```sh
+python -c "import nanovllm; print(nanovllm.__path__[0])"        # prints that folder
+```
+"""
 _CLOSED = """
 This is a closed-book hand-out: `nanovllm/` is the engine without the pieces above. It runs on yours: until a piece is
 written, whatever needs it stops with the exercise's name. The checks need the pieces of other exercises too, so go in
@@ -79,6 +91,7 @@ def _write(target: Path, exercises: list[Exercise], closed_book: bool, root: Pat
         close_book(target / "nanovllm", exercises, root / "nanovllm")
         for name in _KEPT:
             shutil.copy(root / name, target / name)
+    unlink_missing(target)
     install = _INSTALL_CLOSED if closed_book else _INSTALL_OPEN.format(wheel=_wheel(root))
     text = _readme(exercises, closed_book, install, (target / "notebooks").is_dir())
     (target / "README.md").write_text(text, encoding="utf-8")
@@ -114,5 +127,5 @@ def _readme(exercises: list[Exercise], closed_book: bool, install: str, has_note
         install=install,
         first=exercises[0].number,
         closed=_CLOSED if closed_book else "",
-        notebooks=_NOTEBOOKS if has_notebooks else "",
+        notebooks=_NOTEBOOKS.format(sources="" if closed_book else _SOURCES) if has_notebooks else "",
     )
