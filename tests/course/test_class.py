@@ -17,6 +17,7 @@ import pytest
 from nanovllm.cli.main import main
 from nanovllm.course.classroom.bulk import on_cores
 from nanovllm.course.classroom.journal import Journal
+from nanovllm.course.classroom.tables import as_text
 from nanovllm.course.classroom.task import Task, _nursery, grade_task
 from nanovllm.course.errors import CourseError
 from nanovllm.course.process import Limits
@@ -184,7 +185,14 @@ def test_csv_json_and_gradescope(tmp_path: Path, solutions: Path, capsys: pytest
     out = {kind: tmp_path / kind for kind in ("csv", "json", "gradescope")}
     argv = ["class", "grade", str(folder), "1.2", "1.1"]
     assert main([*argv, *(f"--{kind}={path}" for kind, path in out.items())]) == 0
-    assert "3 submissions, 2 exercises each: 3 graded now" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "submission  points  exercises with points lost\n"
+        "=bob           0/4  1.1, 1.2\n"
+        "ann            2/4  1.1\n"
+        "cyd            0/4  1.1, 1.2\n"
+        "3 submissions, 2 exercises each: 3 graded now, 3 known or without a file"
+    ), said
     rows = list(csv.reader(io.StringIO(out["csv"].read_text())))
     assert rows[0] == ["submission", "earned", "points", "1.1", "1.2", "remarks"]
     assert [row[:5] for row in rows[1:]] == [
@@ -205,6 +213,22 @@ def test_csv_json_and_gradescope(tmp_path: Path, solutions: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out) == document
 
 
+def test_the_table_in_the_terminal_keeps_lines_short_and_names_harmless() -> None:
+    grades = {number: {"earned": 0, "points": 2, "status": "failed"} for number in list(EXERCISES)[:10]}
+    said = as_text(
+        {
+            "a\x1b[2J": grades,
+            "b": {number: {"earned": 2, "points": 2, "status": "done"} for number in grades},
+            "c": {number: grade | {"status": "missing"} for number, grade in grades.items()},
+        }
+    )
+    assert said.splitlines()[1:] == [
+        "a?[2J         0/20  1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8 and 2 more",
+        "b            20/20",
+        "c             0/20  no file",
+    ]
+
+
 def test_one_submission_for_gradescope(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     assert main(["grade", "1.1", "--impl", "reference", "--gradescope", str(out), "--seed", "3"]) == 0
@@ -222,11 +246,15 @@ def test_one_submission_for_gradescope(tmp_path: Path) -> None:
         (["IN", "--seed", "-1"], "--seed must be at least 0, not -1"),
         (["IN", "1.2", "--csv", "/nowhere/x.csv"], "cannot be written to /nowhere/x.csv"),
         (["EMPTY"], "holds no submission"),
+        (["ONE"], "holds exercises/, as one learner's folder does: name the folder above"),
+        (["FLAT"], "holds part1/, as one learner's folder does"),
     ],
 )
 def test_refusals(options: list[str], said: str, tmp_path: Path, solutions: Path, capsys) -> None:
-    (tmp_path / "empty").mkdir()
-    places = {"IN": str(small_class(tmp_path, solutions)), "EMPTY": str(tmp_path / "empty")}
+    for name in ("empty", "one/exercises/part1", "flat/part1"):
+        (tmp_path / name).mkdir(parents=True)
+    places = {"IN": str(small_class(tmp_path, solutions))}
+    places |= {name.upper(): str(tmp_path / name) for name in ("empty", "one", "flat")}
     assert main(["class", "grade", *(places.get(option, option) for option in options)]) == 2
     assert said in capsys.readouterr().err
 

@@ -77,11 +77,13 @@ def test_a_hand_out_has_stubs_and_no_solution(tmp_path: Path, capsys: pytest.Cap
     readme = (folder / "README.md").read_text()
     assert "| 3.1 |" in readme
     assert "closed-book" not in readme
+    assert "nanovllm grade              #" in readme
 
 
 def test_every_link_of_a_hand_out_leads_somewhere_in_it(closed: Path, tmp_path: Path) -> None:
     """Pictures and the glossary are there; what is not is named as text, and the README says where it is."""
     release(tmp_path / "open", select("1"))
+    assert "nanovllm grade 1            #" in (tmp_path / "open" / "README.md").read_text()
     for folder in (closed, tmp_path / "open"):
         assert len(list((folder / "notebooks").glob("*.ipynb"))) == len(list((ROOT / "notebooks").glob("*.ipynb")))
         texts = [path for kind in ("*.md", "*.ipynb") for path in folder.rglob(kind)]

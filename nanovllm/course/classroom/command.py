@@ -12,9 +12,18 @@ from nanovllm.errors import NanoVLLMError
 if TYPE_CHECKING:
     from nanovllm.course.classroom.bulk import Rows
 
+_RELEASE = """\
+Write a folder to hand out: the stubs of the exercises, the notebooks, and a README that says how to begin. Run it in a
+checkout of the repository: the stubs are made from its solutions, which stay behind.
+
+Learners need the package too. An open hand-out is complete once the wheel lies in it; the command for that is printed.
+"""
 _GRADE = """\
-Grade every learner's folder in DIR. What has been graded already, under the same seed and limits and with the same
-files, is not graded again: a run that was killed goes on where it was.
+Grade every learner's folder in DIR, and print what each has earned. Name what you handed out: an exercise that is
+graded and has no file is a zero, and without a name all are graded.
+
+What has been graded already, under the same seed and limits and with the same files, is not graded again: a run that
+was killed goes on where it was.
 
 Each exercise runs in a process of its own. That keeps accidents apart and is no security boundary: run this in a
 container when you do not trust the code (docs/instructors.md).
@@ -25,13 +34,19 @@ def add_parser(subparsers: Any) -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser("class", help="hand-outs and grades for a class", description="Tools for a class.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="class_command", required=True)
-    release = commands.add_parser("release", help="write a hand-out without solutions")
-    release.add_argument("folder", metavar="DIR", help="a new folder")
+    release = commands.add_parser(
+        "release",
+        help="write a hand-out without solutions",
+        description=_RELEASE,
+        epilog="exit codes: 0 written, 2 refused, with nothing written",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    release.add_argument("folder", metavar="DIR", help="a new or empty folder")
     _add_what(release)
     release.add_argument(
         "--closed-book",
         action="store_true",
-        help="add a copy of the engine in which its own version of these pieces is absent",
+        help="add a copy of the package in which these pieces are absent: it calls the learner's",
     )
     release.add_argument("--debug", action="store_true", help="show the traceback of a refusal")
     release.set_defaults(run=run_release)
@@ -53,15 +68,27 @@ def _add_grade(commands: Any) -> None:
         epilog="exit codes: 0 all graded, 2 refused",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    grade.add_argument("folder", metavar="DIR", help="holds a folder for each learner")
+    grade.add_argument("folder", metavar="DIR", help="holds a folder for each learner; its name stands for the learner")
     _add_what(grade)
-    grade.add_argument("--csv", metavar="FILE", help="a line a learner")
-    grade.add_argument("--json", metavar="FILE", help="everything; - for stdout and nothing else")
-    grade.add_argument("--gradescope", metavar="DIR", help="a results.json a learner, as Gradescope reads it")
+    grade.add_argument(
+        "--csv", metavar="FILE", help="write a table: a line for each learner, a column for each exercise"
+    )
+    grade.add_argument(
+        "--json", metavar="FILE", help="write every grade with its failures; - for stdout and nothing else"
+    )
+    grade.add_argument("--gradescope", metavar="DIR", help="write a file for each learner, as Gradescope reads it")
     grade.add_argument("--seed", type=int, default=0, metavar="N", help="other random checks than the learners know")
-    grade.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="default: %(default)s")
+    grade.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes at once (default: %(default)s)",
+    )
     grade.add_argument("--dask", metavar="ADDRESS", help="grade on the workers of this Dask scheduler instead")
-    grade.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of an exercise (default: %(default)s)")
+    grade.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="that one exercise may take (default: %(default)s)"
+    )
     grade.add_argument("--journal", metavar="FILE", help="what is graded already (default: a hidden file in DIR)")
     grade.add_argument("--fresh", action="store_true", help="grade everything again")
     grade.add_argument("--debug", action="store_true", help="show the traceback of a refusal")
@@ -76,7 +103,7 @@ def run_release(args: argparse.Namespace) -> int:
     exercises = select_all(args.what)
     files = release(Path(args.folder), exercises, args.closed_book)
     kind = "closed-book hand-out" if args.closed_book else "hand-out"
-    sys.stdout.write(f"{kind} of {len(exercises)} exercises in {args.folder}: {len(files)} files, no solutions\n")
+    sys.stdout.write(f"{kind} of {_count(exercises, 'exercise')} in {args.folder}: {len(files)} files, no solutions\n")
     if not args.closed_book:
         sys.stdout.write(f"learners install the engine from its wheel; put it in: {wheel_command(Path(args.folder))}\n")
     return 0
@@ -88,7 +115,7 @@ def run_class_grade(args: argparse.Namespace) -> int:
 
     from tqdm import tqdm
 
-    from nanovllm.course.classroom import bulk
+    from nanovllm.course.classroom import bulk, tables
     from nanovllm.course.classroom.journal import NAME, Journal
     from nanovllm.course.classroom.submissions import find_submissions
     from nanovllm.course.command import check_limits
@@ -116,9 +143,14 @@ def run_class_grade(args: argparse.Namespace) -> int:
         rows = bulk.grade_class(submissions, exercises, folder, journal, run, args.seed, limits, tell)
     _write(args, rows, exercises)
     if args.json != "-":
-        told = f"{len(submissions)} submissions, {len(exercises)} exercises each: {known[-1] - known[0]} graded now"
-        sys.stdout.write(f"{told}, {known[0]} known or without a file, in {time.monotonic() - start:.0f} s\n")
+        each = f"{_count(submissions, 'submission')}, {_count(exercises, 'exercise')} each"
+        told = f"{known[-1] - known[0]} graded now, {known[0]} known or without a file"
+        sys.stdout.write(f"{tables.as_text(rows)}{each}: {told}, in {time.monotonic() - start:.0f} s\n")
     return 0
+
+
+def _count(things: list[Any], name: str) -> str:
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
 
 
 def _write(args: argparse.Namespace, rows: "Rows", exercises: list[Any]) -> None:

@@ -24,7 +24,7 @@ You write {count} pieces of a small LLM inference engine, worth {points} points:
 
 ```sh
 {install}
-nanovllm grade              # what each exercise is worth now, and what to think about next
+nanovllm grade{part}            # what each exercise is worth now, and what to think about next
 nanovllm grade {first}          # one of them
 nanovllm hint {first}           # the first of three hints
 ```
@@ -33,8 +33,10 @@ nanovllm hint {first}           # the first of three hints
 hand. Fill them in and hand in the whole `exercises/` folder.
 {closed}"""
 _NOTEBOOKS = """\
-The notebooks explain them: `jupyter lab notebooks/00_start_here.ipynb`. A page that they
-name and that is not in this folder, such as `docs/gpu.md`, is in the repository that the hand-out was made from.
+The notebooks explain them: `jupyter lab notebooks/00_start_here.ipynb`.
+
+A page that they name and that is not in this folder, such as `docs/gpu.md`, is in the repository that the hand-out was
+made from.
 {sources}
 """
 _SOURCES = """\
@@ -126,6 +128,7 @@ def _readme(exercises: list[Exercise], closed_book: bool, install: str, has_note
         table="\n".join(["| | exercise | points | file |", "|---|---|---|---|", *rows]),
         install=install,
         first=exercises[0].number,
+        part=f" {exercises[0].part}" if len({e.part for e in exercises}) == 1 else "  ",
         closed=_CLOSED if closed_book else "",
         notebooks=_NOTEBOOKS.format(sources="" if closed_book else _SOURCES) if has_notebooks else "",
     )

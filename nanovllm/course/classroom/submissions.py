@@ -1,6 +1,7 @@
 """What learners handed in: one folder each, with the files of the exercises somewhere in it."""
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ class Submission:
 def find_submissions(folder: Path) -> list[Submission]:
     """The submissions in `folder`, by name: every folder in it whose name does not begin with a dot.
 
-    Raises CourseError when there is none.
+    Raises CourseError when there is none, or when the folder is one learner's.
     """
     if not folder.is_dir():
         raise CourseError(f"there is no folder {folder}")
@@ -48,4 +49,9 @@ def find_submissions(folder: Path) -> list[Submission]:
     names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False) and not e.name.startswith("."))
     if not names:
         raise CourseError(f"{folder} holds no submission: each learner's files belong into a folder of their own there")
+    own = [name for name in names if name == "exercises" or re.fullmatch(r"part\d", name)]
+    if own:
+        raise CourseError(
+            f"{folder} holds {own[0]}/, as one learner's folder does: name the folder above, with a folder for each"
+        )
     return [Submission(name, folder / name) for name in names]

@@ -1,4 +1,4 @@
-"""The grades of a class as the instructor's systems read them: CSV, JSON, and Gradescope's result files."""
+"""The grades of a class: a text for the terminal, and CSV, JSON and Gradescope's result files for other systems."""
 
 import csv
 import io
@@ -11,6 +11,7 @@ from nanovllm.course.classroom.task import Row
 from nanovllm.course.exercise import Exercise
 
 _STATUS = {True: "passed", False: "failed"}
+_MOST_NAMED = 8  # exercises in a line of the text
 
 
 def as_csv(rows: Rows, exercises: list[Exercise]) -> str:
@@ -38,6 +39,19 @@ def _safe(text: str) -> str:
     """No spreadsheet takes it for a formula, and it stays on one line."""
     line = " ".join(text.split())
     return f"'{line}" if line[:1] in ("=", "+", "-", "@") else line
+
+
+def as_text(rows: Rows) -> str:
+    """A line a learner, in columns: name, points, and the exercises that lack some."""
+    lines = [("submission", "points", "exercises with points lost")]
+    for name, grades in rows.items():
+        lost = [number for number, grade in grades.items() if grade["earned"] < grade["points"]]
+        named = ", ".join(lost[:_MOST_NAMED]) + (f" and {len(lost) - _MOST_NAMED} more" if lost[_MOST_NAMED:] else "")
+        named = "no file" if all(grade["status"] == "missing" for grade in grades.values()) else named
+        points = f"{sum(g['earned'] for g in grades.values())}/{sum(g['points'] for g in grades.values())}"
+        lines.append(("".join(c if c.isprintable() else "?" for c in name), points, named))
+    left, middle = (max(len(line[column]) for line in lines) for column in (0, 1))
+    return "".join(f"{name:<{left}}  {points:>{middle}}  {lost}".rstrip() + "\n" for name, points, lost in lines)
 
 
 def as_json(rows: Rows, exercises: list[Exercise], seed: int) -> str:
