@@ -110,7 +110,7 @@ class ModelRunner:
         logits = self.model.compute_logits(hidden, replace(batch.context, last_token_rows=rows))
         if logits is not None:
             ones, whole = np.ones(max_num_seqs, np.float32), np.ones(max_num_seqs, np.int64)
-            inputs = SamplingInputs(temperature=ones, top_k=whole, top_p=ones, seed=whole, position=whole)
+            inputs = SamplingInputs(temperature=ones, top_k=0 * whole, top_p=ones / 2, seed=whole, position=whole)
             self.sampler(logits, self.sampler.prepare(inputs, self.device))
 
     def allocate(self, num_blocks: int) -> None:

@@ -8,7 +8,8 @@ The draws are a pure function of (request seed, position of the new token, vocab
 state, so a seeded request samples the same tokens whatever its batch mates, chunking, preemptions, ranks or graphs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ from torch import Tensor
 from nanovllm.paged_kv.batch import SamplingInputs
 from nanovllm.qwen3.hashing import MASK32, hash32
 
-CUT_ROWS = 64  # rows whose logits are sorted at once
+CUT_ROWS = 64  # rows whose vocabulary is cut at once: sorting takes about 30 bytes a logit
+FEW = 64  # up to this top-k a row is not sorted
 
 # The constants of splitmix64.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -32,6 +34,8 @@ class SamplingTensors:
     temperature [n, 1] fp32 (0: greedy); keys [n, 2] int64, two 32-bit numbers that seed row i's draws;
     top_k [n, 1] int64 (0: all) and top_p [n, 1] fp32, or None when no row asks for either.
     any_random: False when every row is greedy.
+    few, cut: the rows [.] int64 that have a top-k of at most FEW, and those whose vocabulary is cut otherwise; whole:
+    the others, greedy ones among them. None for no such row.
     """
 
     temperature: Tensor
@@ -39,6 +43,9 @@ class SamplingTensors:
     top_k: Tensor | None
     top_p: Tensor | None
     any_random: bool
+    few: Tensor | None = None
+    cut: Tensor | None = None
+    whole: Tensor | None = None
 
 
 def mix(z: np.ndarray) -> np.ndarray:
@@ -66,7 +73,11 @@ def mixed_seeds(seed: np.ndarray) -> np.ndarray:
 
 def exponential_draws(keys: Tensor, vocab_size: int) -> Tensor:
     """[n, vocab_size] fp32 draws from Exp(1), a function of `keys` [n, 2] and the vocabulary index alone."""
-    index = torch.arange(vocab_size, device=keys.device, dtype=torch.int64)
+    return draws_at(keys, torch.arange(vocab_size, device=keys.device, dtype=torch.int64))
+
+
+def draws_at(keys: Tensor, index: Tensor) -> Tensor:
+    """The draws of these vocabulary indices, [m] or [n, m] int64; [n, m]."""
     x = hash32((index * 0x9E3779B1 + keys[:, :1]) & MASK32)
     x = hash32(x ^ keys[:, 1:])
     # In (0, 1), never at its ends: 23 bits and a half fit fp32's 24; one more bit would round up to 1, a draw of 0,
@@ -79,15 +90,28 @@ def keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Set to -inf what top-k and top-p exclude. logits [n, V] (temperature applied), top_k and top_p [n, 1].
 
     top_p keeps the smallest set of most likely tokens whose probability reaches it: a token stays while the
-    probability *before* it is below top_p, so the one that crosses the threshold stays too.
+    probability *before* it is below top_p, so the one that crosses the threshold stays too. Of equal logits the lower
+    index counts as more likely.
     """
-    ordered, order = logits.sort(dim=-1, descending=True)
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
     keep = (rank < top_k) | (top_k == 0)
     probs = ordered.masked_fill(~keep, -torch.inf).softmax(dim=-1)
     before = probs.cumsum(dim=-1) - probs
     keep &= (before < top_p) | (top_p >= 1) | (rank == 0)
     return torch.full_like(logits, -torch.inf).scatter(-1, order, ordered.masked_fill(~keep, -torch.inf))
+
+
+def likeliest(logits: Tensor, count: int) -> Tensor:
+    """[n, count] int64: where the largest of logits [n, V] fp32 are, in that order; equal ones by index.
+
+    Value and index make one integer, so no two are equal and the answer does not depend on how the largest are found.
+    """
+    bits = logits.view(torch.int32)
+    ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)  # integers in the order of the floats
+    index = torch.arange(logits.shape[-1], device=logits.device)
+    ranked = (ascending << 32) | (MASK32 - index)
+    return MASK32 - (ranked.topk(min(count, logits.shape[-1]), dim=-1).values & MASK32)
 
 
 class Sampler:
@@ -116,30 +140,55 @@ class Sampler:
         def column(values: np.ndarray) -> Tensor:
             return torch.from_numpy(values).unsqueeze(1).to(device, non_blocking=True)
 
-        cut = inputs.cuts_vocabulary
-        return SamplingTensors(
+        tensors = SamplingTensors(
             temperature=column(inputs.temperature),
             keys=torch.from_numpy(self.row_keys(inputs)).to(device, non_blocking=True),
-            top_k=column(inputs.top_k) if cut else None,
-            top_p=column(inputs.top_p) if cut else None,
+            top_k=None,
+            top_p=None,
             any_random=bool((inputs.temperature > 0).any()),
         )
+        if inputs.cuts_vocabulary and tensors.any_random:
+            is_random = inputs.temperature > 0
+            few = is_random & (inputs.top_k > 0) & (inputs.top_k <= FEW)
+            cut = is_random & ~few & ((inputs.top_k > 0) | (inputs.top_p < 1))
+            rows = {"few": few, "cut": cut, "whole": ~(few | cut)}
+            moved: dict[str, Any] = {
+                name: torch.from_numpy(r.nonzero()[0]).to(device) for name, r in rows.items() if r.any()
+            }
+            tensors = replace(tensors, top_k=column(inputs.top_k), top_p=column(inputs.top_p), **moved)
+        return tensors
 
     def __call__(self, logits: Tensor, tensors: SamplingTensors) -> Tensor:
         """logits [n, vocab_size] -> token ids [n] int64."""
         if not tensors.any_random:
             return logits.argmax(dim=-1)
-        if tensors.top_k is None or tensors.top_p is None:
+        if tensors.top_k is None:
             return self.race(logits, tensors.temperature, tensors.keys)
-        chosen = []
-        for first in range(0, logits.shape[0], CUT_ROWS):  # sorting takes about 30 bytes a logit: a few rows at a time
-            rows = slice(first, first + CUT_ROWS)
-            temperature = tensors.temperature[rows]
-            scaled = logits[rows].float() / temperature.masked_fill(temperature == 0, 1.0)
-            kept = keep_top(scaled, tensors.top_k[rows], tensors.top_p[rows])
-            drawn = self.race(kept, temperature.sign(), tensors.keys[rows])  # already divided by the temperature
-            chosen.append(drawn)
-        return torch.cat(chosen)
+        chosen = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
+        if tensors.whole is not None:
+            rows = tensors.whole
+            chosen[rows] = self.race(logits[rows], tensors.temperature[rows], tensors.keys[rows])
+        for kind, among in ((tensors.few, self._race_of_few), (tensors.cut, self._race_of_cut)):
+            for rows in () if kind is None else kind.split(CUT_ROWS):
+                scaled = logits[rows].float() / tensors.temperature[rows]
+                chosen[rows] = among(scaled, tensors, rows)
+        return chosen
+
+    def _race_of_few(self, scaled: Tensor, tensors: SamplingTensors, rows: Tensor) -> Tensor:
+        """Those whose top-k is small race among their FEW likeliest tokens; nothing of the size of the vocabulary."""
+        assert tensors.top_k is not None
+        assert tensors.top_p is not None
+        tokens = likeliest(scaled, FEW)
+        kept = keep_top(scaled.gather(1, tokens), tensors.top_k[rows], tensors.top_p[rows])
+        scores = kept - draws_at(tensors.keys[rows], tokens).log()
+        return tokens.gather(1, scores.argmax(dim=-1, keepdim=True)).squeeze(1)
+
+    def _race_of_cut(self, scaled: Tensor, tensors: SamplingTensors, rows: Tensor) -> Tensor:
+        """The others race with the rest of their vocabulary at -inf."""
+        assert tensors.top_k is not None
+        assert tensors.top_p is not None
+        kept = keep_top(scaled, tensors.top_k[rows], tensors.top_p[rows])
+        return self.race(kept, torch.ones_like(tensors.top_p[rows]), tensors.keys[rows])  # divided already
 
     def race(self, logits: Tensor, temperature: Tensor, keys: Tensor) -> Tensor:
         """logits [n, vocab_size], temperature [n, 1] (0: greedy), keys [n, 2] -> token ids [n] int64."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nanovllm import SamplingParams
 from nanovllm.paged_kv.batch import SamplingInputs
-from nanovllm.qwen3.sampler import Sampler, exponential_draws, keep_top, row_keys
+from nanovllm.qwen3.sampler import FEW, Sampler, exponential_draws, keep_top, likeliest, row_keys
 
 CPU = torch.device("cpu")
 NAIVE_EXAMPLE = torch.tensor([0.4, 0.3, 0.2, 0.1])
@@ -140,6 +140,36 @@ def test_keep_top_against_the_definition() -> None:
                 break
         assert got[row].isfinite().nonzero().flatten().tolist() == sorted(kept)
         assert torch.equal(got[row][kept], logits[row][kept])
+
+
+def test_the_likeliest_are_in_order_and_equal_ones_by_index() -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = (torch.randn(50, 300, generator=generator) * 2).to(torch.bfloat16).float()  # with many equal ones
+    logits[:, ::7] = -torch.inf
+    logits[3] = 0.0
+    wanted = logits.sort(dim=-1, descending=True, stable=True).indices
+    assert torch.equal(likeliest(logits, 64), wanted[:, :64])
+    assert torch.equal(likeliest(logits, 1000), wanted)  # more than there are
+
+
+@pytest.mark.parametrize("top_k", [1, 2, FEW - 1, FEW, FEW + 1, 0])
+@pytest.mark.parametrize("top_p", [0.3, 0.95, 1.0])
+def test_a_small_top_k_needs_no_sorted_vocabulary(top_k: int, top_p: float) -> None:
+    """The winner among a few candidates is that of the definition: all other logits at -inf, then the race."""
+    generator = torch.Generator().manual_seed(2)
+    logits = (torch.randn(80, 900, generator=generator) * 2).to(torch.bfloat16)
+    params = [SamplingParams(temperature=1.5, top_k=top_k, top_p=top_p)] * 80
+    tokens = draw(logits, params, range(80), range(80))
+    scaled = logits.float() / 1.5
+    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
+    if top_k:
+        ordered[:, top_k:] = -torch.inf
+    probs = ordered.softmax(dim=-1)
+    ordered[(probs.cumsum(dim=-1) - probs >= top_p) & (top_p < 1)] = -torch.inf
+    kept = torch.empty_like(scaled).scatter(-1, order, ordered)
+    keys = torch.from_numpy(row_keys(np.arange(80), np.arange(80)))
+    assert torch.equal(tokens, Sampler().race(kept, torch.ones(80, 1), keys))
+    assert top_k == 1 or len(tokens.unique()) > 40
 
 
 def test_temperature_zero_is_argmax_for_its_row_alone() -> None:
