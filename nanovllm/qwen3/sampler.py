@@ -20,6 +20,7 @@ from nanovllm.qwen3.hashing import MASK32, hash32
 
 CUT_ROWS = 64  # rows whose vocabulary is cut at once: sorting takes about 30 bytes a logit
 FEW = 64  # up to this top-k a row is not sorted
+CPU_LOGITS = 2**18  # that a CPU takes at once: larger intermediate results are new pages of memory each time
 
 # The constants of splitmix64.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -162,14 +163,19 @@ class Sampler:
         """logits [n, vocab_size] -> token ids [n] int64."""
         if not tensors.any_random:
             return logits.argmax(dim=-1)
+        at_once = logits.shape[0] if logits.is_cuda else max(1, CPU_LOGITS // logits.shape[1])
         if tensors.top_k is None:
-            return self.race(logits, tensors.temperature, tensors.keys)
+            parts = (x.split(at_once) for x in (logits, tensors.temperature, tensors.keys))
+            return torch.cat([self.race(*part) for part in zip(*parts, strict=True)])
         chosen = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-        if tensors.whole is not None:
-            rows = tensors.whole
+        for rows in () if tensors.whole is None else tensors.whole.split(at_once):
             chosen[rows] = self.race(logits[rows], tensors.temperature[rows], tensors.keys[rows])
-        for kind, among in ((tensors.few, self._race_of_few), (tensors.cut, self._race_of_cut)):
-            for rows in () if kind is None else kind.split(CUT_ROWS):
+        sorted_at_once = CUT_ROWS if logits.is_cuda else max(8, at_once)  # a CPU's threads sort a row each
+        for kind, among, size in (
+            (tensors.few, self._race_of_few, min(at_once, CUT_ROWS)),
+            (tensors.cut, self._race_of_cut, sorted_at_once),
+        ):
+            for rows in () if kind is None else kind.split(size):
                 scaled = logits[rows].float() / tensors.temperature[rows]
                 chosen[rows] = among(scaled, tensors, rows)
         return chosen

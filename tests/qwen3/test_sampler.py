@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nanovllm import SamplingParams
 from nanovllm.paged_kv.batch import SamplingInputs
+from nanovllm.qwen3 import sampler as sampler_module
 from nanovllm.qwen3.sampler import FEW, Sampler, exponential_draws, keep_top, likeliest, row_keys
 
 CPU = torch.device("cpu")
@@ -202,6 +203,18 @@ def test_a_row_does_not_depend_on_its_mates() -> None:
     assert alone == together
     turned = draw(logits.flip(0), params[::-1], seeds[::-1], positions[::-1]).tolist()
     assert turned == together[::-1]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_how_many_rows_are_drawn_at_once_changes_nothing(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(70, 50, generator=torch.Generator().manual_seed(6))
+    kinds = [{}, {"top_k": 7}, {"top_p": 0.8}, {"top_k": 65}, {"temperature": 0}, {"top_k": 9, "top_p": 0.6}]
+    for params in ([SamplingParams(**kinds[i % 6]) for i in range(70)], [SamplingParams(temperature=0.7)] * 70):
+        wanted = draw(logits, params, range(70), range(70))
+        with monkeypatch.context() as patch:
+            patch.setattr(sampler_module, "CPU_LOGITS", at_once * 50)
+            patch.setattr(sampler_module, "CUT_ROWS", 4)
+            assert torch.equal(draw(logits, params, range(70), range(70)), wanted)
 
 
 def test_logits_are_left_as_they_are() -> None:
