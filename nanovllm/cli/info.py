@@ -117,4 +117,7 @@ def verdict(found: dict[str, Any]) -> Text:
         return Text("No model can be loaded: the shipped checkpoint is missing. Reinstall nanovllm.", BAD)
     text = Text('LLM("qwen3-tiny") runs here on ')
     text.append(found["device"], "bold").append(" in ").append(found["dtype"], "bold")
-    return text.append(" with the ").append(found["backend"], "bold").append(" backend. See it: nanovllm demo")
+    text.append(" with the ").append(found["backend"], "bold").append(" backend. See it: nanovllm demo")
+    if found["device"] == "cpu" and found["host"]["bfloat16_instructions"]:
+        text.append('\nThis CPU multiplies bfloat16 itself: a large model may be faster by far with dtype="bfloat16".')
+    return text

@@ -80,7 +80,25 @@ def host() -> dict[str, Any]:
     memory = None
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1)
-    return {"system": platform.system(), "machine": platform.machine(), "cpu_cores": usable, "memory_gib": memory}
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu_cores": usable,
+        "memory_gib": memory,
+        "bfloat16_instructions": has_bfloat16_instructions(),
+    }
+
+
+def has_bfloat16_instructions() -> bool | None:
+    """True when the CPU multiplies bfloat16 numbers itself; None when torch cannot say."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    capabilities = getattr(torch.cpu, "get_capabilities", None)  # not in older versions
+    if capabilities is None:
+        return None
+    return any(present is True and name.endswith("bf16") for name, present in capabilities().items())
 
 
 def gpus() -> tuple[list[dict[str, Any]], str]:

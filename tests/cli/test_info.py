@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from nanovllm.cli import machine
 
@@ -62,6 +63,22 @@ def test_flash_attn_is_offered_only_where_it_is_of_use(monkeypatch: pytest.Monke
     for has_gpu in (True, False):
         found = {piece.name: piece for piece in machine.pieces(has_gpu)}
         assert (found["flash-attn"].add is not None) == has_gpu
+
+
+@pytest.mark.parametrize(
+    ("told", "has"),
+    [({"avx512_bf16": True, "avx2": True}, True), ({"avx512_bf16": False, "avx2": True}, False), (None, None)],
+)
+def test_a_cpu_with_bfloat16_instructions_is_told_so(
+    cli: Callable, monkeypatch: pytest.MonkeyPatch, told: dict[str, bool] | None, has: bool | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    if told is None:
+        monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
+    assert machine.has_bfloat16_instructions() is has
+    assert ('dtype="bfloat16"' in " ".join(cli("info").out.split())) == bool(has)
 
 
 def test_a_missing_checkpoint_is_told(cli: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
