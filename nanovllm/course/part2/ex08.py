@@ -7,43 +7,8 @@ from nanovllm.course import seams
 from nanovllm.course.exercise import Example, Exercise, Group, Numeric, Variant
 from nanovllm.course.numeric import numbers
 from nanovllm.course.numeric.checkpoint import engine_example
+from nanovllm.course.part2 import decode_calls as calls
 from nanovllm.course.part2.cases import attend, ceil_div, padded, tables_for
-
-# The caches lie in a larger tensor, so that a stray read finds a number.
-_CALL = """\
-import math
-import torch
-from nanovllm.paged_kv.backends import triton_backend
-caches = torch.full((2, 20000 + math.prod(shape)), 9.0)
-for part, keys in zip(caches, (k_rows, v_rows)):
-    part[10000:-10000].view(shape).flatten(0, 1)[torch.tensor(slots)] = torch.tensor(keys)
-k_cache, v_cache = (part[10000:-10000].view(shape) for part in caches)
-tables, lens = torch.tensor(block_tables, dtype=torch.int32), torch.tensor(context_lens, dtype=torch.int32)
-result = triton_backend.paged_decode(torch.tensor(q), k_cache, v_cache, tables, lens, scale)"""
-_LARGE_SCORES = """\
-import torch
-from nanovllm.paged_kv.backends import triton_backend
-k_cache = torch.tensor([100.0] * 99 + [300.0]).view(50, 2, 1, 1)  # exp(300) is more than fp32 can hold
-v_cache = torch.tensor([1.0] * 99 + [2.0]).view(50, 2, 1, 1)
-tables, lens = torch.arange(50, dtype=torch.int32).view(1, 50), torch.tensor([100], dtype=torch.int32)
-out = triton_backend.paged_decode(torch.ones(1, 1, 1), k_cache, v_cache, tables, lens, 1.0)
-result = [round(x, 4) for x in out.flatten().tolist()]"""
-_PADDED_ROW = """\
-import torch
-from nanovllm.paged_kv.backends import triton_backend
-cache = torch.ones(2, 2, 1, 2)
-tables, lens = torch.tensor([[1], [0]], dtype=torch.int32), torch.tensor([2, 0], dtype=torch.int32)
-out = triton_backend.paged_decode(torch.ones(2, 1, 2), cache, cache, tables, lens, 1.0)
-result = out.flatten(1).tolist()"""
-_KEPT = """\
-import torch
-from nanovllm.paged_kv.backends import triton_backend
-projected = torch.tensor([[2.0, 1.0, 5.0]])  # q, k and v of one token side by side, as the projection leaves them
-q, k, v = projected.view(1, 3, 1).split(1, dim=1)  # views: what is written into q stands in projected
-k_cache, v_cache = k.view(1, 1, 1, 1).clone(), v.view(1, 1, 1, 1).clone()
-tables, lens = torch.tensor([[0]], dtype=torch.int32), torch.tensor([1], dtype=torch.int32)
-triton_backend.paged_decode(q, k_cache, v_cache, tables, lens, 0.5)
-result = [projected.tolist(), k_cache.item(), v_cache.item()]"""
 
 
 def _inputs(
@@ -172,19 +137,26 @@ EXERCISE = Exercise(
             "key at all?",
             (
                 Example(
-                    _PADDED_ROW,
+                    calls.PADDED_ROW,
                     [[1.0, 1.0], [0.0, 0.0]],
                     "A padded row has no key. What is the sum of no weights, and what happens to a division by it?",
                 ),
                 Example(
-                    _KEPT,
+                    calls.KEPT,
                     [[[2.0, 1.0, 5.0]], 1.0, 5.0],
                     "q is a view of a larger tensor, and both caches belong to the engine: all three must be as they "
                     "were. Where does each `tl.store` write? Only `out` is there to be written, and it must be a "
                     "tensor of its own.",
                 ),
+                Example(
+                    calls.PAST_THE_END,
+                    [[1.0, 1.0, 1.0], 0],
+                    "One head of 3 numbers, in a program that counts to BLOCK_D, which is 4. The second number tells "
+                    "how many numbers behind the end of the output were overwritten: on a GPU they are another "
+                    "program's. What keeps the lanes from 3 on from storing?",
+                ),
             ),
-            numeric=Numeric(_SIZES, _inputs, _CALL, _expected, cases=5),
+            numeric=Numeric(_SIZES, _inputs, calls.CALL, _expected, cases=5),
         ),
         Group(
             "long contexts, in chunks; and the same tokens from the running engine",
@@ -193,7 +165,7 @@ EXERCISE = Exercise(
             "What has to be scaled when the highest score grows?",
             (
                 Example(
-                    _LARGE_SCORES,
+                    calls.LARGE_SCORES,
                     [2.0],
                     "The highest score comes last, and exp(300) is more than fp32 can hold. What must become of the "
                     "weights that were summed up before?",
@@ -207,7 +179,7 @@ EXERCISE = Exercise(
                 ),
             ),
             numeric=Numeric(
-                (("keys", 1, 100), ("head_dim", 1, 3), ("block_size", 1, 4)), _one_head, _CALL, _expected, cases=4
+                (("keys", 1, 100), ("head_dim", 1, 3), ("block_size", 1, 4)), _one_head, calls.CALL, _expected, cases=4
             ),
         ),
     ),
@@ -255,6 +227,7 @@ EXERCISE = Exercise(
             ("block_tables_ptr + seq * table_stride", "block_tables_ptr + 0 * seq * table_stride"),
         ),
         _bug("deals the query heads out in turn", ("head // (NUM_HEADS // NUM_KV_HEADS)", "head % NUM_KV_HEADS")),
+        _bug("stores past the end of a head", (".element_ty), mask=d_mask)", ".element_ty))")),
         _bug("divides by no sum", ("/ tl.where(total > 0, total, 1.0)", "")),
         _bug("divides by zero where there is no key", ("/ tl.where(total > 0, total, 1.0)", "/ total")),
     ),
