@@ -2,9 +2,9 @@
 
 usage: ttft.py [MODEL] [--dummy] [--lengths 16 64 256 1024 2048 4096] [--graph-tokens 2048] [--repeats 20]
 
-Prints milliseconds from the call of generate() with max_tokens=1 to its return, medians, without a cached prefix and
-with all but the last block of the prompt cached; one engine after the other in one process. Recording needs a GPU; a
-CPU has the first engine only.
+Prints milliseconds from the call of generate() with max_tokens=1 to its return, medians, without a cached prefix and,
+where the prompt is longer than a block, with all but the last block of it cached; one engine after the other in one
+process. Recording needs a GPU; a CPU has the first engine only.
 """
 
 import argparse
@@ -45,7 +45,8 @@ def main() -> None:
         with LLM(args.model, prefill_graph_tokens=tokens, **limits) as llm:
             ready = time.perf_counter() - began
             lengths = [n for n in args.lengths if n < llm.plan.max_model_len]
-            times = {(n, c): median_ms(llm, n, args.repeats, c) for n in lengths for c in (False, True)}
+            rows = [(n, c) for n in lengths for c in (False, True) if not c or n > llm.config.kvcache_block_size]
+            times = {(n, c): median_ms(llm, n, args.repeats, c) for n, c in rows}
         columns.append((f"recorded up to {tokens}" if tokens else "launched one by one", times, ready))
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(f"{args.model} on {device}, torch {torch.__version__}")

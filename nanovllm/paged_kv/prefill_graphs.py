@@ -77,36 +77,32 @@ class PrefillBuffers(FixedInputs):
         self.send()
 
     def context(self, size: int, max_seqlen_k: int) -> ForwardContext:
-        """The metadata of a step of `size` tokens."""
-        d = self.device
-        return ForwardContext(
-            True,
-            d["slot_mapping"][:size],
-            d["context_lens"],
-            d["block_tables"],
-            d["cu_seqlens_q"],
-            d["cu_seqlens_k"],
-            max_seqlen_q=size,
-            max_seqlen_k=max_seqlen_k,
-            last_token_rows=d["last_token_rows"],
-        )
+        """The metadata of a step of `size` tokens, padding included."""
+        return self._first(size, MAX_SEQS, MAX_SEQS, size, max_seqlen_k)
 
     def real_part(self, batch: HostBatch) -> DeviceBatch:
         """The step without its padding."""
-        d, num_tokens, num_seqs = self.device, len(batch.input_ids), len(batch.context_lens)
         assert batch.last_token_rows is not None
-        context = ForwardContext(
+        num_tokens, num_logits = len(batch.input_ids), len(batch.last_token_rows)
+        context = self._first(num_tokens, len(batch.context_lens), num_logits, batch.max_seqlen_q, batch.max_seqlen_k)
+        return DeviceBatch(self.device["input_ids"][:num_tokens], self.device["positions"][:num_tokens], context)
+
+    def _first(
+        self, num_tokens: int, num_seqs: int, num_logits: int, max_seqlen_q: int, max_seqlen_k: int
+    ) -> ForwardContext:
+        """The metadata of the first tokens, sequences and rows of logits."""
+        d = self.device
+        return ForwardContext(
             True,
             d["slot_mapping"][:num_tokens],
             d["context_lens"][:num_seqs],
             d["block_tables"][:num_seqs],
             d["cu_seqlens_q"][: num_seqs + 1],
             d["cu_seqlens_k"][: num_seqs + 1],
-            max_seqlen_q=batch.max_seqlen_q,
-            max_seqlen_k=batch.max_seqlen_k,
-            last_token_rows=d["last_token_rows"][: len(batch.last_token_rows)],
+            max_seqlen_q,
+            max_seqlen_k,
+            d["last_token_rows"][:num_logits],
         )
-        return DeviceBatch(d["input_ids"][:num_tokens], d["positions"][:num_tokens], context)
 
 
 class PrefillGraphs(RecordedSteps[PrefillBuffers]):
