@@ -23,7 +23,7 @@ class EngineConfig:
     gpu_memory_utilization: share of the GPU's memory that the engine may use in all, weights included.
     tensor_parallel_size: ranks, 1 to 8; each holds a shard of every layer.
     enforce_eager: never capture CUDA graphs.
-    prefill_graph_tokens: prefill steps of up to this many tokens are recorded as CUDA graphs too; 0 records none.
+    prefill_graph_tokens: prefill steps of up to this many tokens and 16 requests are CUDA graphs too; 0: none.
     overlap: let generate() launch a step before the last one's tokens are read; None does so with CUDA graphs.
     kvcache_block_size: tokens of one KV block.
     num_kvcache_blocks: blocks of the pool; None takes as many as the memory allows.
@@ -45,7 +45,7 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     tensor_parallel_size: int = 1
     enforce_eager: bool = False
-    prefill_graph_tokens: int = 0
+    prefill_graph_tokens: int = 2048
     overlap: bool | None = None
     kvcache_block_size: int = 256
     num_kvcache_blocks: int | None = None

@@ -1,7 +1,7 @@
 """Tensor parallelism on this machine: are the tokens equal, and what do more ranks bring? Prints a Markdown table.
 
     python scripts/tp_table.py                                          # two GPUs: Qwen3-0.6B and 8B shapes, TP 1 and 2
-    python scripts/tp_table.py --ranks 1,2,4 --shapes 8b,32b --batch 64
+    python scripts/tp_table.py --ranks 1,2,4 --shapes 8b,32b --batch 1,64,256
     python scripts/tp_table.py --device cpu --shapes nano --batch 4 --prompt 16 --new 8       # a try without GPUs
 
 Weights of the shapes are dummies (`load_format="dummy"`), the same under any sharding; speed does not depend on them.
@@ -58,6 +58,7 @@ class Row:
     shape: str
     ranks: int
     mode: str
+    batch: int
     tokens_per_second: float
     decode_step_ms: float
     collective_share: float
@@ -126,8 +127,8 @@ def check_tokens(ranks: list[int], device: str) -> list[str]:
 # --- how fast? --------------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, folder: Path, size: int, mode: str, options: argparse.Namespace) -> Row:
-    """Start an engine of this shape, run the batch twice, then look at a stretch of decode steps."""
+def measure(name: str, folder: Path, size: int, mode: str, options: argparse.Namespace) -> list[Row]:
+    """Start an engine of this shape; run each batch twice, then look at a stretch of its decode steps."""
     limits = {
         "tensor_parallel_size": size,
         "load_format": "dummy",
@@ -135,30 +136,34 @@ def measure(name: str, folder: Path, size: int, mode: str, options: argparse.Nam
         "seed": 0,
         "device": options.device,
         "enforce_eager": mode == "eager",
-        "max_num_seqs": options.batch,
+        "max_num_seqs": max(options.batch),
         "max_model_len": max(2, options.prompt + options.new + STRETCH + 8),
     }
+    rows = []
     began = time.perf_counter()
     with LLM(str(folder), **limits) as llm:
         start_seconds = time.perf_counter() - began
-        vocab_size = llm.plan.model_config.vocab_size
-        tokens_per_second = 0.0
-        for attempt in range(2):  # the first one warms up
-            prompts = prompts_for(options, vocab_size, attempt)
-            params = SamplingParams(temperature=1.0, max_tokens=options.new, ignore_eos=True, seed=1)
-            began = time.perf_counter()
-            llm.generate(prompts, params, use_tqdm=False)
-            tokens_per_second = options.batch * options.new / (time.perf_counter() - began)
-        gib = [x for x in llm.ranks.call(gpu_gib) if x is not None]
-        step_ms, share = decode_stretch(llm, prompts_for(options, vocab_size, 2))
-        blocks = llm.ranks.num_blocks
-    return Row(name, size, mode, tokens_per_second, step_ms, share, gib, blocks, start_seconds)
+        vocab_size, salt, tokens_per_second = llm.plan.model_config.vocab_size, 0, 0.0
+        for batch in options.batch:
+            for _ in range(2):  # the first one warms up
+                salt += 1
+                prompts = prompts_for(batch, options.prompt, vocab_size, salt)
+                params = SamplingParams(temperature=1.0, max_tokens=options.new, ignore_eos=True, seed=1)
+                began = time.perf_counter()
+                llm.generate(prompts, params, use_tqdm=False)
+                tokens_per_second = batch * options.new / (time.perf_counter() - began)
+            gib = [x for x in llm.ranks.call(gpu_gib) if x is not None]
+            salt += 1
+            step_ms, share = decode_stretch(llm, prompts_for(batch, options.prompt, vocab_size, salt))
+            blocks = llm.ranks.num_blocks
+            rows.append(Row(name, size, mode, batch, tokens_per_second, step_ms, share, gib, blocks, start_seconds))
+    return rows
 
 
-def prompts_for(options: argparse.Namespace, vocab_size: int, salt: int) -> list[list[int]]:
+def prompts_for(batch: int, length: int, vocab_size: int, salt: int) -> list[list[int]]:
     """Different prompts each time, so that nothing is found in the prefix cache."""
     generator = torch.Generator().manual_seed(salt)
-    return torch.randint(vocab_size, (options.batch, options.prompt), generator=generator).tolist()
+    return torch.randint(vocab_size, (batch, length), generator=generator).tolist()
 
 
 def decode_stretch(llm: LLM, prompts: list[list[int]]) -> tuple[float, float]:
@@ -205,9 +210,10 @@ def share_on_gpu(llm: LLM, num_steps: int, step_seconds: float) -> float:
 
 
 def add_efficiency(rows: list[Row]) -> None:
-    """Against the same shape and mode at the smallest number of ranks."""
+    """Against the same shape, mode and batch at the smallest number of ranks."""
     for row in rows:
-        base = min((r for r in rows if (r.shape, r.mode) == (row.shape, row.mode)), key=lambda r: r.ranks)
+        same = [r for r in rows if (r.shape, r.mode, r.batch) == (row.shape, row.mode, row.batch)]
+        base = min(same, key=lambda r: r.ranks)
         row.efficiency = (row.tokens_per_second / row.ranks) / (base.tokens_per_second / base.ranks)
 
 
@@ -232,16 +238,20 @@ def environment(device: str) -> dict[str, Any]:
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| shape | ranks | mode | tok/s | efficiency | step, ms | collectives | GiB a rank | blocks | start, s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| shape | ranks | mode | batch | tok/s | efficiency | step, ms | collectives | GiB a rank | blocks | start, s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
         gib = ", ".join(f"{x:.1f}" for x in r.gib_per_rank) or "-"
         lines.append(
-            f"| {r.shape} | {r.ranks} | {r.mode} | {r.tokens_per_second:,.0f} | {r.efficiency:.0%} | "
+            f"| {r.shape} | {r.ranks} | {r.mode} | {r.batch} | {r.tokens_per_second:,.0f} | {r.efficiency:.0%} | "
             f"{r.decode_step_ms:.2f} | {r.collective_share:.0%} | {gib} | {r.num_blocks:,} | {r.start_seconds:.1f} |"
         )
     return "\n".join(lines)
+
+
+def batches(text: str) -> list[int]:
+    return [int(n) for n in text.split(",")]
 
 
 def parse() -> argparse.Namespace:
@@ -250,7 +260,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu", choices=["cuda", "cpu"])
     parser.add_argument("--ranks", default="1,2", help="numbers of ranks, smallest first")
     parser.add_argument("--shapes", default="0.6b,8b" if on_gpu else "nano", help=", ".join(SHAPES))
-    parser.add_argument("--batch", type=int, default=128, help="requests")
+    parser.add_argument("--batch", type=batches, default=[128], help="requests; several numbers make several rows")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of each prompt")
     parser.add_argument("--new", type=int, default=128, help="tokens of each completion")
     parser.add_argument("--mode", choices=["eager", "graph"], help="measure this one only")
@@ -264,7 +274,10 @@ def main() -> None:
     ranks = [int(n) for n in options.ranks.split(",")]
     env = environment(options.device)
     print("Environment:", json.dumps(env), flush=True)
-    print(f"Workload: {options.batch} requests of {options.prompt} + {options.new} tokens\n", flush=True)
+    print(
+        f"Workload: {' or '.join(map(str, options.batch))} requests of {options.prompt} + {options.new} tokens\n",
+        flush=True,
+    )
     checks = [] if options.skip_check else check_tokens(ranks, options.device)
     print("\n".join(["Tokens, against one rank in eager mode (qwen3-tiny, float32):", *checks, ""]), flush=True)
     rows = []
@@ -273,8 +286,9 @@ def main() -> None:
             folder = write_shape(Path(temporary) / name, name)
             for size in ranks:
                 for mode in modes_of(options.device, options.mode):
-                    rows.append(measure(name, folder, size, mode, options))
-                    print("measured", json.dumps(asdict(rows[-1])), file=sys.stderr, flush=True)
+                    rows += measure(name, folder, size, mode, options)
+                    for row in rows[-len(options.batch) :]:
+                        print("measured", json.dumps(asdict(row)), file=sys.stderr, flush=True)
     add_efficiency(rows)
     print(table(rows))
     if options.json:

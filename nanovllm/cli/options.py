@@ -47,7 +47,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     _add(machine, defaults, "rank_start_timeout", "S", "seconds in which the ranks must have started")
     _add(machine, defaults, "rank_timeout", "S", "seconds after which a rank that does not answer has failed")
     machine.add_argument("--enforce-eager", action="store_true", default=None, help="never capture CUDA graphs")
-    tokens = "prefill steps of up to N tokens are recorded as CUDA graphs too"
+    tokens = "prefill steps of up to N tokens are recorded as CUDA graphs too; 0 for none"
     _add(machine, defaults, "prefill_graph_tokens", "N", tokens)
     machine.add_argument(
         "--overlap",

@@ -21,11 +21,16 @@ TOKEN_COLUMNS = ("input_ids", "positions", "slot_mapping")
 
 
 def prefill_graph_sizes(max_tokens: int) -> list[int]:
-    """64 and its doubles up to max_tokens, and always max_tokens itself; [] for 0. In tokens, ascending."""
+    """64, 128, 192, 256, 384, 512 ... (doubles, and halfway) up to max_tokens, and always max_tokens itself; [] for 0.
+
+    In tokens, ascending. Padding is a third of a step at most.
+    """
     sizes = {max_tokens} if max_tokens > 0 else set()
     size = SMALLEST
     while size < max_tokens:
         sizes.add(size)
+        if size > SMALLEST and 3 * size // 2 < max_tokens:
+            sizes.add(3 * size // 2)
         size *= 2
     return sorted(sizes)
 

@@ -73,8 +73,8 @@ def test_prefill_sizes() -> None:
     assert prefill_graph_sizes(0) == []
     assert prefill_graph_sizes(40) == [40]
     assert prefill_graph_sizes(64) == [64]
-    assert prefill_graph_sizes(500) == [64, 128, 256, 500]
-    assert prefill_graph_sizes(1024) == [64, 128, 256, 512, 1024]
+    assert prefill_graph_sizes(500) == [64, 128, 192, 256, 384, 500]
+    assert prefill_graph_sizes(1024) == [64, 128, 192, 256, 384, 512, 768, 1024]
 
 
 def slices(lengths: list[int], start: int = 0) -> list[ScheduledSlice]:

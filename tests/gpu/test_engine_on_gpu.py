@@ -3,8 +3,10 @@
 import gc
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -150,19 +152,39 @@ def test_recorded_steps_equal_eager_ones_at_every_batch_size(max_num_seqs: int) 
         runner.graphs = graphs
 
 
+@contextmanager
+def eager_logits(runner: Any) -> Iterator[list[torch.Tensor]]:
+    """The logits of the steps that the runner launches kernel by kernel meanwhile, in fp32."""
+    compute, seen = runner.model.compute_logits, []
+
+    def watched(*args: Any) -> Any:
+        logits = compute(*args)
+        seen.append(logits.float())
+        return logits
+
+    runner.model.compute_logits = watched
+    yield seen
+    del runner.model.compute_logits
+
+
 @pytest.mark.parametrize(("backend", "block_size"), [("triton", 16), ("flash_attn", 256)])
 def test_recorded_prefills_equal_eager_ones(backend: str, block_size: int) -> None:
-    """One to sixteen prompts of 1 to 500 tokens, alone and after a cached prefix, replayed and eagerly."""
-    dtype = "float32" if backend == "triton" else "bfloat16"
+    """One to sixteen prompts of 1 to 500 tokens, alone and after a cached prefix, replayed and eagerly.
+
+    In half precision the padded step may round otherwise, so there the replayed tokens must be as likely as the eager
+    ones, within two steps of a bfloat16 logit between 8 and 16.
+    """
+    exact = backend == "triton"
+    dtype, hot = ("float32", 0.7) if exact else ("bfloat16", 0.0)
     with make(backend, dtype, False, block_size, max_num_seqs=16, prefill_graph_tokens=500) as llm:
         runner, manager = llm.model_runner, llm.scheduler.block_manager
         assert runner.prefill_graphs is not None
-        assert runner.prefill_graphs.sizes == [64, 128, 256, 500]
+        assert runner.prefill_graphs.sizes == [64, 128, 192, 256, 384, 500]
         for lengths in ([1], [64], [65], [200], [3, 1, 40], [30] * 16, [500], [1] * 16):
             for cached in (0, block_size):
                 for i, length in enumerate(lengths):
                     prompt = [1 + (7 * i + j) % 500 for j in range(cached + length)]
-                    llm.add_request(prompt, SamplingParams(temperature=i % 2 * 0.7, seed=i))
+                    llm.add_request(prompt, SamplingParams(temperature=i % 2 * hot, seed=i))
                 seqs = list(llm.scheduler.waiting)
                 for seq in seqs:
                     manager.allocate(seq)
@@ -175,9 +197,13 @@ def test_recorded_prefills_equal_eager_ones(backend: str, block_size: int) -> No
                 graphs = runner.prefill_graphs
                 replayed = runner.run(slices, True, sampling)
                 runner.prefill_graphs = None
-                eager = runner.run(slices, True, sampling)
+                with eager_logits(runner) as logits:
+                    eager = runner.run(slices, True, sampling)
                 runner.prefill_graphs = graphs
-                assert replayed == eager, f"{lengths} tokens after {cached}"
+                if exact:
+                    assert replayed == eager, f"{lengths} tokens after {cached}"
+                lead = logits[0].max(1).values - logits[0][range(len(seqs)), replayed]
+                assert exact or lead.max() <= 0.125, f"{lengths} tokens after {cached}: {lead.tolist()}"
                 for seq in seqs:
                     llm.abort(seq.seq_id)
 

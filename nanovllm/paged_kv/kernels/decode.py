@@ -49,7 +49,6 @@ def _decode_kernel(
     kv_head = tl.program_id(0)
     split = tl.program_id(1)
     seq = tl.program_id(2).to(tl.int64)
-    wait_for_inputs(EARLY)
     context = tl.load(context_lens_ptr + seq)
     per_split = tl.cdiv(tl.cdiv(context, num_splits), BLOCK_N) * BLOCK_N
     first = split * per_split
@@ -60,6 +59,7 @@ def _decode_kernel(
     n = tl.arange(0, BLOCK_N)
     head = kv_head * GROUP + g
     gd_mask = (g[:, None] < GROUP) & (d[None, :] < HEAD_DIM)
+    wait_for_inputs(EARLY)
     q = tl.load(q_ptr + seq * q_stride + head[:, None] * HEAD_DIM + d[None, :], mask=gd_mask, other=0.0)
 
     running_max = tl.full([BLOCK_G], float("-inf"), tl.float32)

@@ -10,7 +10,8 @@ from nanovllm.paged_kv.kernels.launch import early, wait_for_inputs
 @triton.jit
 def _norm_and_rotate(
     in_ptr,
-    weight_ptr,
+    weight_a,
+    weight_b,
     cos,
     sin,
     eps,
@@ -20,7 +21,10 @@ def _norm_and_rotate(
     BLOCK_H: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
 ):
-    """Both rotated halves [BLOCK_H, BLOCK_HALF] of the heads that start at first_head of one row."""
+    """Both rotated halves [BLOCK_H, BLOCK_HALF] of the heads that start at first_head of one row.
+
+    weight_a, weight_b, cos, sin: [BLOCK_HALF] fp32, of the first half and the second.
+    """
     h = tl.arange(0, BLOCK_H)
     d = tl.arange(0, BLOCK_HALF)
     mask = (h[:, None] < num_heads) & (d[None, :] < HALF)
@@ -31,8 +35,6 @@ def _norm_and_rotate(
     a32 = a.to(tl.float32)
     b32 = b.to(tl.float32)
     scale = 1.0 / tl.sqrt((tl.sum(a32 * a32, 1) + tl.sum(b32 * b32, 1)) / (2 * HALF) + eps)
-    weight_a = tl.load(weight_ptr + d, mask=d < HALF, other=0.0).to(tl.float32)
-    weight_b = tl.load(weight_ptr + HALF + d, mask=d < HALF, other=0.0).to(tl.float32)
     # Rounded as the reference rounds: after the scaling and after the weight.
     a32 = ((a32 * scale[:, None]).to(dtype).to(tl.float32) * weight_a[None, :]).to(dtype).to(tl.float32)
     b32 = ((b32 * scale[:, None]).to(dtype).to(tl.float32) * weight_b[None, :]).to(dtype).to(tl.float32)
@@ -73,9 +75,15 @@ def _heads_kernel(
     kv_mask = (h[:, None] < NUM_KV_HEADS) & (d[None, :] < HALF)
     kv_offset = h[:, None] * 2 * HALF + d[None, :]
     kv_size = NUM_KV_HEADS * 2 * HALF
+    slot = tl.load(slot_ptr + token).to(tl.int64)
+    position = tl.load(position_ptr + token)
+    cos = tl.load(cos_sin_ptr + position * 2 * HALF + d, mask=d < HALF, other=0.0)
+    sin = tl.load(cos_sin_ptr + position * 2 * HALF + HALF + d, mask=d < HALF, other=0.0)
+    weight_ptr = q_weight_ptr if part == 0 else k_weight_ptr
+    weight_a = tl.load(weight_ptr + d, mask=d < HALF, other=0.0).to(tl.float32)
+    weight_b = tl.load(weight_ptr + HALF + d, mask=d < HALF, other=0.0).to(tl.float32)
     wait_for_inputs(EARLY)
     if part == 2:
-        slot = tl.load(slot_ptr + token).to(tl.int64)
         if slot >= 0:
             v_ptr = row_ptr + (NUM_HEADS + NUM_KV_HEADS) * 2 * HALF + kv_offset
             first_v = tl.load(v_ptr, mask=kv_mask)
@@ -83,12 +91,9 @@ def _heads_kernel(
             tl.store(v_cache_ptr + slot * kv_size + kv_offset, first_v, mask=kv_mask)
             tl.store(v_cache_ptr + slot * kv_size + kv_offset + HALF, second_v, mask=kv_mask)
     else:
-        position = tl.load(position_ptr + token)
-        cos = tl.load(cos_sin_ptr + position * 2 * HALF + d, mask=d < HALF, other=0.0)
-        sin = tl.load(cos_sin_ptr + position * 2 * HALF + HALF + d, mask=d < HALF, other=0.0)
         if part == 0:
             first_q, second_q = _norm_and_rotate(
-                row_ptr, q_weight_ptr, cos, sin, eps, 0, NUM_HEADS, HALF, BLOCK_Q, BLOCK_HALF
+                row_ptr, weight_a, weight_b, cos, sin, eps, 0, NUM_HEADS, HALF, BLOCK_Q, BLOCK_HALF
             )
             hq = tl.arange(0, BLOCK_Q)
             mask = (hq[:, None] < NUM_HEADS) & (d[None, :] < HALF)
@@ -97,15 +102,14 @@ def _heads_kernel(
             tl.store(out + HALF, second_q, mask=mask)
         else:
             first_k, second_k = _norm_and_rotate(
-                row_ptr, k_weight_ptr, cos, sin, eps, NUM_HEADS, NUM_KV_HEADS, HALF, BLOCK_KV, BLOCK_HALF
+                row_ptr, weight_a, weight_b, cos, sin, eps, NUM_HEADS, NUM_KV_HEADS, HALF, BLOCK_KV, BLOCK_HALF
             )
             tl.store(k_out_ptr + token * kv_size + kv_offset, first_k, mask=kv_mask)
             tl.store(k_out_ptr + token * kv_size + kv_offset + HALF, second_k, mask=kv_mask)
             if STORE:
-                slot = tl.load(slot_ptr + token).to(tl.int64)
-                if slot >= 0:
-                    tl.store(k_cache_ptr + slot * kv_size + kv_offset, first_k, mask=kv_mask)
-                    tl.store(k_cache_ptr + slot * kv_size + kv_offset + HALF, second_k, mask=kv_mask)
+                stored = kv_mask & (slot >= 0)
+                tl.store(k_cache_ptr + slot * kv_size + kv_offset, first_k, mask=stored)
+                tl.store(k_cache_ptr + slot * kv_size + kv_offset + HALF, second_k, mask=stored)
 
 
 def norm_rotate_store(
