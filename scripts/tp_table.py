@@ -238,14 +238,14 @@ def environment(device: str) -> dict[str, Any]:
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| shape | ranks | mode | batch | tok/s | efficiency | step, ms | collectives | GiB a rank | blocks | start, s |",
+        "| shape | ranks | mode | batch | tok/s | efficiency | step, ms | collectives | GiB a rank | blocks | start |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
         gib = ", ".join(f"{x:.1f}" for x in r.gib_per_rank) or "-"
         lines.append(
             f"| {r.shape} | {r.ranks} | {r.mode} | {r.batch} | {r.tokens_per_second:,.0f} | {r.efficiency:.0%} | "
-            f"{r.decode_step_ms:.2f} | {r.collective_share:.0%} | {gib} | {r.num_blocks:,} | {r.start_seconds:.1f} |"
+            f"{r.decode_step_ms:.2f} | {r.collective_share:.0%} | {gib} | {r.num_blocks:,} | {r.start_seconds:.1f} s |"
         )
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -18,6 +19,8 @@ from torch import Tensor
 from nanovllm.paged_kv.batch import HostBatch
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.fixed_inputs import Column, FixedInputs
+from nanovllm.paged_kv.in_flight import Feed
+from nanovllm.paged_kv.small_copies import copy_fed, copy_words
 
 Buffers = TypeVar("Buffers", bound=FixedInputs)
 
@@ -55,7 +58,8 @@ class DecodeBuffers(FixedInputs):
 
     [max_num_seqs] each: input_ids, positions, slot_mapping, rows (int64), keys [.., 2] (int64), temperature (fp32),
     context_lens (int32); and block_tables [max_num_seqs, max_blocks] (int32) last, so that a small batch copies a
-    short prefix of the buffer. rows: where each input id stands among an earlier step's samples, if it does.
+    short prefix of the buffer. rows: where each input id stands among an earlier step's samples, or -1; only the copy
+    itself reads it, and takes the ids to be the first words of the buffer.
     """
 
     def __init__(self, max_num_seqs: int, max_blocks: int, device: torch.device) -> None:
@@ -79,19 +83,33 @@ class DecodeBuffers(FixedInputs):
         batch: HostBatch,
         temperature: np.ndarray | None,
         keys: np.ndarray | None,
-        rows: np.ndarray | None,
+        feed: Feed | None,
         size: int,
     ) -> None:
-        """Copy `batch` in, padded to `size` rows. temperature and keys are None where nothing is sampled."""
+        """Copy `batch` in, padded to `size` rows. temperature and keys are None where nothing is sampled.
+
+        feed: where input ids come from that the host does not know yet.
+        """
         host, real = self.next_host(), slice(0, len(batch.input_ids))
         write_padded(host, batch, size)
         host["temperature"][:size] = 0
         if temperature is not None:
             host["temperature"][real] = temperature
             host["keys"][real] = keys
-        if rows is not None:
-            host["rows"][real] = rows
-        self.send(self._header + 4 * size * self.max_blocks)
+        num_bytes = self._header + 4 * size * self.max_blocks
+        if feed is None or feed.sampled is None:
+            self.send(num_bytes)
+            return
+        host["rows"][real] = feed.rows
+        words, first = self._written(num_bytes), self.device["rows"].storage_offset()
+        copy_fed(words, self._device_words, words[first : first + len(batch.input_ids)], feed.sampled)
+        self._was_sent()
+
+    def compile_copies(self) -> None:
+        """Compile what `fill` launches, so that the first step need not. It copies one word; nobody reads it."""
+        with torch.cuda.device(self._device.device) if self._device.is_cuda else nullcontext():
+            copy_words(self._written(8), self._device_words)
+            copy_fed(self._written(8), self._device_words, self.device["rows"][:1], self.device["input_ids"])
 
     def context(self, size: int, max_seqlen_k: int) -> ForwardContext:
         """The metadata of the first `size` rows."""
@@ -233,8 +251,8 @@ class DecodeGraphs(RecordedSteps[DecodeBuffers]):
                     self._body(*self._inputs(size))
 
         # Few lanes: a thread that multiplies matrices leaves a workspace of the library's on the device.
-        with ThreadPoolExecutor(len(lanes)) as pool:
-            for running in [pool.submit(run, lane) for lane in lanes]:
+        with ThreadPoolExecutor(len(lanes) + 1) as pool:
+            for running in [pool.submit(self.buffers.compile_copies), *(pool.submit(run, lane) for lane in lanes)]:
                 running.exception()
         wait_for(device)
 

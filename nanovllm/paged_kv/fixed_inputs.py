@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nanovllm.paged_kv.small_copies import copy_words
+
 Column = tuple[str, type[np.generic], tuple[int, ...]]  # name, dtype, shape
 
 
@@ -27,6 +29,11 @@ class FixedInputs:
         self._sent: list[torch.cuda.Event | None] = [None, None]
         self._turn = 0
         self._device = torch.zeros(offset, dtype=torch.uint8, device=device)
+        # The same as 8-byte words: what is copied.
+        self._host_words, self._device_words = (
+            [h.view(torch.int64) for h in self._hosts],
+            self._device.view(torch.int64),
+        )
         self.device: dict[str, Tensor] = {}
         for name, dtype, shape, part in layout:
             for host, views in zip(self._hosts, self._views, strict=True):
@@ -44,7 +51,16 @@ class FixedInputs:
 
     def send(self, num_bytes: int | None = None) -> None:
         """Copy what was written to the device, or only its first `num_bytes`; the host does not wait."""
-        self._device[:num_bytes].copy_(self._hosts[self._turn][:num_bytes], non_blocking=True)
+        copy_words(self._written(num_bytes), self._device_words)
+        self._was_sent()
+
+    def _written(self, num_bytes: int | None = None) -> Tensor:
+        """The first words of the pinned buffer that `next_host` gave out."""
+        words = self._host_words[self._turn]
+        return words if num_bytes is None else words[: -(-num_bytes // 8)]
+
+    def _was_sent(self) -> None:
+        """Remember when the pinned buffer may be written again."""
         if self._device.device.type == "cuda":
             self._sent[self._turn] = event = torch.cuda.Event()
             event.record()

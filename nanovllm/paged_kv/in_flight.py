@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nanovllm.paged_kv.small_copies import copy_words
 from nanovllm.scheduler.sequence import ScheduledSlice
 
 
@@ -24,9 +25,13 @@ class PendingTokens:
         self._arrived: torch.cuda.Event | None = None
         if sampled is not None and sampled.device.type == "cuda":
             self._host = torch.empty(sampled.shape, dtype=sampled.dtype, pin_memory=True)
-            self._host.copy_(sampled, non_blocking=True)
+            copy_words(sampled, self._host)
             self._arrived = torch.cuda.Event()
             self._arrived.record()
+
+    def has_arrived(self) -> bool:
+        """True once the tokens are in the host's memory, to which a kernel writes them: keep it until then."""
+        return self._arrived is None or self._arrived.query()
 
     def result(self) -> list[int | None]:
         """A token id for each sequence whose last known token was in the step, None for the others."""
@@ -52,23 +57,19 @@ class Feed:
     pending: PendingTokens | None
     rows: np.ndarray | None
 
-    def gather(self, input_ids: Tensor, rows: Tensor | None = None) -> None:
-        """Write the ids that were sampled into `input_ids` [B] int64, on the rank that has them.
+    @property
+    def sampled(self) -> Tensor | None:
+        """[n] int64: the earlier step's samples on the device; None where the ids come from rank 0."""
+        return None if self.pending is None else self.pending.sampled
 
-        The others are there already. rows: self.rows on the device.
-        """
-        if self.pending is None:
+    def gather(self, input_ids: Tensor) -> None:
+        """Write the ids that were sampled into `input_ids` [B] int64, on the rank that has them; the others stay."""
+        if self.sampled is None:
             return
-        sampled = self.pending.sampled
-        assert sampled is not None
         assert self.rows is not None
-        if rows is None:
-            rows = torch.from_numpy(self.rows).to(sampled.device, non_blocking=True)
-        if self.rows.min() >= 0:
-            torch.index_select(sampled, 0, rows, out=input_ids)
-        else:
-            fed = sampled.index_select(0, rows.clamp(min=0))
-            torch.where(rows >= 0, fed, input_ids, out=input_ids)
+        rows = torch.from_numpy(self.rows).to(input_ids.device, non_blocking=True)
+        fed = self.sampled.index_select(0, rows.clamp(min=0))
+        torch.where(rows >= 0, fed, input_ids, out=input_ids)
 
 
 # On ranks other than 0: the input ids come from rank 0.

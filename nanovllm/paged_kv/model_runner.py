@@ -90,6 +90,7 @@ class ModelRunner:
         self.last_batch: DeviceBatch | None = None
         self.last_sampled: Tensor | None = None
         self.last_graph_size: int | None = None
+        self._under_way: list[PendingTokens] = []
         self.on_phase: Callable[[str], None] | None = None
 
     # --- before the first step --------------------------------------------------------------------------------------
@@ -123,6 +124,7 @@ class ModelRunner:
     def capture_graphs(self, max_num_seqs: int, max_model_len: int, sizes: list[int] | None = None) -> bool:
         """Record decode for every batch size (or `sizes`); False if it failed, and then decode runs eagerly."""
         graphs = self._unrecorded(max_num_seqs, max_model_len)
+        graphs.buffers.compile_copies()
         self.graphs = graphs if graphs.capture(sizes or graph_batch_sizes(max_num_seqs)) else None
         return self.graphs is not None
 
@@ -172,14 +174,20 @@ class ModelRunner:
         self.last_sampled = self.last_graph_size = None
         if is_prefill and self.prefill_graphs is not None and self.prefill_graphs.holds(host):
             self.last_sampled = self._run_prefill_graph(host, slices, sampling)
-            return PendingTokens(slices, self.last_sampled)
+            return self._pending(slices)
         if is_prefill and not any(s.needs_token for s in slices):
             self._forward(host, None)
-            return PendingTokens(slices, None)  # only unfinished chunks: nobody reads logits
+            return self._pending(slices)  # only unfinished chunks: nobody reads logits
         use_graph = self.graphs is not None and not is_prefill
         run = self._run_graph if use_graph else self._run_eager
         self.last_sampled = run(host, sampling, feed)
-        return PendingTokens(slices, self.last_sampled)
+        return self._pending(slices)
+
+    def _pending(self, slices: Seq[ScheduledSlice]) -> PendingTokens:
+        """The tokens of the step just launched. Those of a step that nobody waits for stay until they have arrived."""
+        pending = PendingTokens(slices, self.last_sampled)
+        self._under_way = [*(p for p in self._under_way if not p.has_arrived()), pending]
+        return pending
 
     def _forward(self, host: HostBatch, feed: Feed | None) -> tuple[Tensor, ForwardContext]:
         """Copy the batch to the device and run the layers; hidden [T, hidden_size]."""
@@ -207,10 +215,9 @@ class ModelRunner:
         keys = None if sampling is None else self.sampler.row_keys(sampling)
         buffers = self.graphs.buffers
         temperature = None if sampling is None else sampling.temperature
-        buffers.fill(host, temperature, keys, None if feed is None else feed.rows, size)
+        buffers.fill(host, temperature, keys, feed, size)
         input_ids = buffers.device["input_ids"][:num_seqs]
         if feed is not None:
-            feed.gather(input_ids, buffers.device["rows"][:num_seqs])
             self.model.share_ids(input_ids)
         context = buffers.context(num_seqs, host.max_seqlen_k)
         self.last_batch = DeviceBatch(input_ids, buffers.device["positions"][:num_seqs], context)

@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from nanovllm.paged_kv.kernels import copies
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
@@ -75,6 +76,9 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
         gain, table = torch.ones(head_dim, dtype=dtype), torch.zeros(9, head_dim)
         for caches in ((cache, cache), (None, None)):
             heads.norm_rotate_store(qkv, gain, gain, 1e-6, table, slots, num_heads, num_kv_heads, slots, *caches)
+    ids = torch.zeros(8, dtype=torch.int64)
+    copies.copy_words(ids, ids)
+    copies.copy_fed(ids, ids, ids[:4], ids)
     race.exponential_race(torch.zeros(3, 5000, dtype=dtype), torch.zeros(3, 1), torch.zeros(3, 2, dtype=torch.int64))
 
 

@@ -8,10 +8,12 @@ from tests.kernels.shared import DEVICE, DTYPES, assert_close, make_cache, rando
 
 pytest.importorskip("triton")
 
+from nanovllm.paged_kv import small_copies
 from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.backends.torch_backend import TorchBackend
 from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.paged_kv.kernels import copies
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
@@ -33,6 +35,32 @@ def test_store_writes_exactly_the_mapped_slots(heads: int, head_dim: int) -> Non
     for row, slot in ((0, 3), (2, 0), (3, 9)):
         expected[0, slot], expected[1, slot] = k[row], v[row]
     assert torch.equal(caches.flatten(1, 2), expected)
+
+
+def pinned(x: torch.Tensor) -> torch.Tensor:
+    return x.pin_memory() if DEVICE.type == "cuda" else x
+
+
+@pytest.mark.parametrize("num_words", [1, 7, 512, 513, 4000])
+def test_small_copies_and_ids_from_an_earlier_step(num_words: int) -> None:
+    """Nothing is written past the end; a row of -1 keeps the host's id; the kernel does what the plain copy does."""
+    source = pinned(torch.arange(num_words) + 10**12)
+    target = torch.full((num_words + 3,), -5, device=DEVICE)
+    copies.copy_words(source, target)
+    assert target.tolist() == [*source.tolist(), -5, -5, -5]
+    back = pinned(torch.zeros(num_words, dtype=torch.int64))
+    copies.copy_words(target[:num_words], back)
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+    assert back.equal(source)
+    sampled = torch.arange(100, 140, device=DEVICE)
+    num_fed = min(num_words, 520)
+    rows = pinned(torch.tensor([(7 * i) % 40 if i % 3 else -1 for i in range(num_fed)]))
+    expected = [100 + r if r >= 0 else word for r, word in zip(rows.tolist(), source.tolist(), strict=False)]
+    for copy in (copies.copy_fed, small_copies.copy_fed):
+        target.fill_(-5)
+        copy(source, target, rows, sampled)
+        assert target.tolist() == [*expected, *source.tolist()[num_fed:], -5, -5, -5]
 
 
 def test_store_refuses_heads_that_are_not_contiguous() -> None:

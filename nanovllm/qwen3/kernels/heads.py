@@ -106,10 +106,10 @@ def _heads_kernel(
             )
             tl.store(k_out_ptr + token * kv_size + kv_offset, first_k, mask=kv_mask)
             tl.store(k_out_ptr + token * kv_size + kv_offset + HALF, second_k, mask=kv_mask)
-            if STORE:
-                stored = kv_mask & (slot >= 0)
-                tl.store(k_cache_ptr + slot * kv_size + kv_offset, first_k, mask=stored)
-                tl.store(k_cache_ptr + slot * kv_size + kv_offset + HALF, second_k, mask=stored)
+            if STORE:  # noqa: SIM102 - the one is known when the kernel is compiled, the other is not
+                if slot >= 0:
+                    tl.store(k_cache_ptr + slot * kv_size + kv_offset, first_k, mask=kv_mask)
+                    tl.store(k_cache_ptr + slot * kv_size + kv_offset + HALF, second_k, mask=kv_mask)
 
 
 def norm_rotate_store(

@@ -1,0 +1,54 @@
+"""Small copies between pinned host memory and the GPU by a kernel, which reads and writes the host's memory itself.
+
+A copy engine takes several microseconds to begin, as long as six layers' kernels take at batch 1, and a decode step
+needs two copies: its inputs in, its sampled ids out. The input ids that an earlier step sampled are put in on the way.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+_BLOCK = 512  # words a program
+
+
+@triton.jit(do_not_specialize=["num_words", "num_fed"])
+def _copy_kernel(
+    source_ptr,
+    target_ptr,
+    rows_ptr,
+    sampled_ptr,
+    num_words,
+    num_fed,
+    IS_FED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Program (block of 8-byte words). The first num_fed words whose row is not -1 are that row of `sampled`."""
+    word = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(source_ptr + word, mask=word < num_words, other=0)
+    if IS_FED:
+        row = tl.load(rows_ptr + word, mask=word < num_fed, other=-1)
+        sampled = tl.load(sampled_ptr + row, mask=row >= 0, other=0)
+        values = tl.where(row >= 0, sampled, values)
+    tl.store(target_ptr + word, values, mask=word < num_words)
+
+
+def copy_words(source: torch.Tensor, target: torch.Tensor) -> None:
+    """target[:n] = source, both int64 and one-dimensional, on the GPU or in pinned memory; the host does not wait."""
+    _launch(source, target, source, source, 0)
+
+
+def copy_fed(source: torch.Tensor, target: torch.Tensor, rows: torch.Tensor, sampled: torch.Tensor) -> None:
+    """As `copy_words`; where rows [m] int64 is not -1, target[i] becomes sampled[rows[i]] instead of source[i].
+
+    m is at most the length of source.
+    """
+    _launch(source, target, rows, sampled, rows.numel())
+
+
+def _launch(
+    source: torch.Tensor, target: torch.Tensor, rows: torch.Tensor, sampled: torch.Tensor, num_fed: int
+) -> None:
+    num_words = source.numel()
+    _copy_kernel[(triton.cdiv(num_words, _BLOCK),)](
+        source, target, rows, sampled, num_words, num_fed, IS_FED=num_fed > 0, BLOCK=_BLOCK, num_warps=4
+    )

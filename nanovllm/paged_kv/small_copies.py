@@ -1,0 +1,33 @@
+"""Copies of a few words to and from the device that the host does not wait for."""
+
+import importlib.util
+
+from torch import Tensor
+
+HAS_KERNEL = importlib.util.find_spec("triton") is not None
+
+
+def copy_words(source: Tensor, target: Tensor) -> None:
+    """target[:n] = source [n], both int64; on a GPU or in pinned memory, or both on a CPU.
+
+    By a kernel that reaches into pinned memory itself: a copy engine takes longer to begin than a few words take.
+    """
+    if HAS_KERNEL and (source.is_cuda or target.is_cuda):
+        from nanovllm.paged_kv.kernels import copies
+
+        copies.copy_words(source, target)
+    else:
+        target[: source.numel()].copy_(source, non_blocking=True)
+
+
+def copy_fed(source: Tensor, target: Tensor, rows: Tensor, sampled: Tensor) -> None:
+    """As `copy_words`, but target[i] = sampled[rows[i]] where rows [m] int64 (beside source) is not -1."""
+    if HAS_KERNEL and target.is_cuda:
+        from nanovllm.paged_kv.kernels import copies
+
+        copies.copy_fed(source, target, rows, sampled)
+        return
+    copy_words(source, target)
+    rows = rows.to(target.device)
+    fed = target[: rows.numel()]
+    fed.copy_(sampled[rows.clamp(min=0)].where(rows >= 0, fed))
