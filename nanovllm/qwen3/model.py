@@ -84,7 +84,10 @@ class Qwen3DecoderLayer(nn.Module):
     def forward(
         self, x: Tensor, residual: Tensor | None, angles: RotaryAngles, context: ForwardContext
     ) -> tuple[Tensor, Tensor]:
-        """(layer output, residual), each [T, hidden_size]; the sum of the two is the residual stream."""
+        """(layer output, residual), each [T, hidden_size]; the sum of the two is the residual stream.
+
+        On a GPU, with few rows, the output may be [parts, T, hidden_size]: the next norm adds them up.
+        """
         products = small_batch.products(self, x)
         if products is not None:
             return small_batch.forward(self, products, x, residual, angles, context)

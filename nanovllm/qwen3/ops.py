@@ -19,8 +19,9 @@ class TorchOps:
     """The reference, on any device."""
 
     name = "torch"
-    small: Any = None  # kernels for one or two rows, and for up to 8, where there are some: see small_batch.py
+    small: Any = None  # kernels for 1 or 2 rows, for up to 8, for up to 128, where there are some: see small_batch.py
     tile: Any = None
+    split: Any = None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight over the last dimension; statistics in fp32, x is not changed.
@@ -70,17 +71,17 @@ class TritonOps(TorchOps):
 
     def __init__(self) -> None:
         # Triton is imported only where it is used: it is missing on Windows and macOS.
-        from nanovllm.qwen3.kernels import activation, heads, norm, small_linear, tile_linear
+        from nanovllm.qwen3.kernels import activation, heads, norm, small_linear, split_linear, tile_linear
 
         self._norm, self._activation, self._heads = norm, activation, heads
-        self.small, self.tile = small_linear, tile_linear
+        self.small, self.tile, self.split = small_linear, tile_linear, split_linear
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See TorchOps.rms_norm."""
         return self._norm.rms_norm(x, weight, eps)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See TorchOps.add_rms_norm."""
+        """See TorchOps.add_rms_norm; x may be [parts, T, size] fp32 that add up to it."""
         return self._norm.add_rms_norm(x, residual, weight, eps)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,8 +1,10 @@
-"""A decoder layer for up to 8 rows on a GPU: seven kernels where `Qwen3DecoderLayer.forward` takes ten.
+"""A decoder layer for up to 128 rows on a GPU, with kernels made for few rows in place of the library's products.
 
-At such a batch size a layer's time is that of its launches and of reading the weights once. So the four products have
-kernels made for few rows, with the norms and SiLU-and-multiply inside; the other three are attention's. The numbers are
-rounded at the same places as in the long way round, which stays the definition.
+At such a batch size a layer's time is that of its launches and of reading the weights once. For up to 8 rows it takes
+seven kernels where `Qwen3DecoderLayer.forward` takes ten: the four products have the norms and SiLU-and-multiply
+inside; the other three are attention's. For 9 to 128 rows the products that the library is slow at are cut into parts
+that the next norm adds up, and SiLU-and-multiply is inside the product before it. The numbers are rounded at the same
+places as in the long way round, which stays the definition.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,15 +19,23 @@ if TYPE_CHECKING:
 
 
 def products(layer: "Qwen3DecoderLayer", x: Tensor) -> Any:
-    """The kernels for x's few rows that take all four weights of the layer: small_linear, tile_linear, or None."""
-    ops = layer.mlp.ops
-    hidden, heads, inner = x.shape[1], layer.self_attn.o_proj.local_size, layer.mlp.down_proj.local_size
+    """The kernels for x's few rows that take the layer's weights: small_linear, tile_linear, split_linear, or None.
+
+    x: [rows, hidden_size], or [parts, rows, hidden_size] from a layer that took split_linear.
+    """
+    ops, o_proj = layer.mlp.ops, layer.self_attn.o_proj
+    hidden, heads, inner = x.shape[-1], o_proj.local_size, layer.mlp.down_proj.local_size
+    if x.dim() == 3:
+        return ops.split
     for kernels in (ops.small, ops.tile):
         if kernels is None:
             continue
         if kernels.suits(x, hidden, gated=True) and kernels.suits(x, heads) and kernels.suits(x, inner):
             return kernels
-    return None
+    if ops.split is None or o_proj.group.size > 1 or o_proj.bias is not None:
+        return None  # several ranks add up their products before the norm
+    fits = ops.split.suits(x, hidden, heads) and ops.split.suits(x, hidden, inner)
+    return ops.split if fits and ops.split.suits(x, inner, hidden, gated=True) else None
 
 
 def forward(
@@ -36,8 +46,10 @@ def forward(
     angles: RotaryAngles,
     context: ForwardContext,
 ) -> tuple[Tensor, Tensor]:
-    """As `Qwen3DecoderLayer.forward`; run: what `products` found."""
+    """As `Qwen3DecoderLayer.forward`; run: what `products` found. With split_linear the output is in parts."""
     attention, mlp = layer.self_attn, layer.mlp
+    if run is mlp.ops.split:
+        return _forward_in_parts(layer, run, x, residual, angles, context)
     norm, qkv_proj = layer.input_layernorm, attention.qkv_proj
     qkv, residual = run.norm_linear(x, residual, norm.weight, norm.eps, qkv_proj.weight, qkv_proj.bias)
     q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
@@ -46,3 +58,23 @@ def forward(
     norm = layer.post_attention_layernorm
     gated, residual = run.norm_linear(x, residual, norm.weight, norm.eps, mlp.gate_up_proj.weight, gated=True)
     return mlp.down_proj.add_up(run.linear(gated, mlp.down_proj.weight)), residual
+
+
+def _forward_in_parts(
+    layer: "Qwen3DecoderLayer",
+    run: Any,
+    x: Tensor,
+    residual: Tensor | None,
+    angles: RotaryAngles,
+    context: ForwardContext,
+) -> tuple[Tensor, Tensor]:
+    """The layer with split_linear: ([parts, rows, hidden_size] fp32 that add up to its output, residual)."""
+    attention, mlp = layer.self_attn, layer.mlp
+    norm = layer.input_layernorm
+    x, residual = (norm(x), x) if residual is None else norm.add_and_norm(x, residual)
+    q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
+    qkv = attention.qkv_proj(x)
+    out = mlp.ops.attend(qkv, q_weight, k_weight, attention.q_norm.eps, angles, attention.attention, context)
+    parts = run.partial_sums(out.flatten(1), attention.o_proj.weight)
+    x, residual = layer.post_attention_layernorm.add_and_norm(parts, residual)
+    return run.partial_sums(run.gated(x, mlp.gate_up_proj.weight), mlp.down_proj.weight), residual

@@ -13,7 +13,7 @@ from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.qwen3 import small_batch
 from nanovllm.qwen3.config import Qwen3Config
-from nanovllm.qwen3.kernels import small_linear, tile_linear
+from nanovllm.qwen3.kernels import norm, small_linear, split_linear, tile_linear
 from nanovllm.qwen3.model import Qwen3DecoderLayer
 from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.placement import Placement
@@ -71,6 +71,71 @@ def test_norm_and_gate_around_a_product_of_few_rows_equal_the_reference(
     alone, same = kernel.norm_linear(x, None, gain, 1e-6, weight, bias, gated)
     assert same is x
     assert_close(alone, long_way(plain.rms_norm(x, gain, 1e-6)))
+
+
+HALF_DTYPES = [dtype for dtype in DTYPES if dtype.itemsize == 2]
+
+
+@pytest.mark.parametrize("dtype", HALF_DTYPES)
+@pytest.mark.parametrize("in_features", [128, 384, 1024])
+@pytest.mark.parametrize("rows", [9, 16, 17, 33, 70, 128])
+def test_partial_sums_and_the_gate_of_some_rows_equal_the_reference(
+    rows: int, in_features: int, dtype: torch.dtype
+) -> None:
+    """The parts of a product add up to it, and a norm that is given them adds them up."""
+    plain = TorchOps()
+    x = random(rows, in_features + 8, dtype=dtype)[:, :in_features]
+    weight = random(64, in_features, dtype=dtype, seed=1) / in_features**0.5
+    assert split_linear.suits(x, 64, in_features)
+    parts = split_linear.partial_sums(x, weight)
+    assert parts.dtype == torch.float32
+    assert parts.shape[1:] == (rows, 64)
+    assert_close(parts.sum(0).to(dtype), plain.linear(x, weight))
+    residual, gain = random(rows, 64, dtype=dtype, seed=2), random(64, dtype=dtype, seed=3)
+    expected = plain.add_rms_norm(plain.linear(x, weight), residual, gain, 1e-6)
+    for actual, wanted in zip(norm.add_rms_norm(parts, residual, gain, 1e-6), expected, strict=True):
+        assert actual.dtype == dtype
+        assert_close(actual, wanted)
+    assert split_linear.suits(x, 32, in_features, gated=True)
+    assert_close(split_linear.gated(x, weight), plain.silu_and_mul(plain.linear(x, weight)))
+
+
+def test_which_products_are_split() -> None:
+    x = random(16, 256, dtype=torch.float16)
+    assert split_linear.suits(x, 1024, 256)
+    assert split_linear.suits(x[None], 1024, 256), "parts of an earlier layer"
+    assert not split_linear.suits(x.float(), 1024, 256)
+    assert not split_linear.suits(x, 1024, 200)
+    assert not split_linear.suits(x, 1000, 256)
+    assert not split_linear.suits(random(129, 256, dtype=torch.float16), 1024, 256)
+    assert not split_linear.suits(x, 4096, 4096)
+
+
+@pytest.mark.parametrize("dtype", HALF_DTYPES)
+@pytest.mark.parametrize("rows", [9, 40, 129])
+def test_layers_whose_outputs_come_in_parts_equal_the_long_way_round(rows: int, dtype: torch.dtype) -> None:
+    """Two layers: the second is given the parts of the first, and so is the norm after it."""
+    config = Qwen3Config.from_dict(
+        tiny_config(num_attention_heads=4, num_key_value_heads=2, head_dim=32, hidden_size=128, intermediate_size=256)
+    )
+    outputs = []
+    for ops, backend in ((TorchOps(), TorchBackend()), (TritonOps(), TritonBackend())):
+        at = Placement(dtype, DEVICE, backend=backend, ops=ops)
+        layers = [Qwen3DecoderLayer(config, i, at) for i in range(2)]
+        for layer in layers:
+            for i, weight in enumerate(layer.parameters()):
+                weight.data.copy_(random(*weight.shape, dtype=torch.float32, seed=i) / 8)
+            layer.self_attn.attention.bind(*torch.zeros(2, rows, 4, 2, 32, dtype=dtype, device=DEVICE))
+        angles = RotaryEmbedding(config, 32, DEVICE).at(torch.full((rows,), 1, device=DEVICE))
+        tables = torch.arange(rows, dtype=torch.int32, device=DEVICE).unsqueeze(1)
+        slots, lens = 4 * tables[:, 0].long() + 1, torch.full((rows,), 2, dtype=torch.int32, device=DEVICE)
+        context = ForwardContext(False, slots, lens, tables, max_seqlen_k=2)
+        x, residual = layers[0](random(rows, 128, dtype=dtype, seed=60), None, angles, context)
+        assert x.dim() == (3 if isinstance(ops, TritonOps) and rows <= 128 else 2)
+        x, residual = layers[1](x, residual, angles, context)
+        outputs.append(layers[0].input_layernorm.add_and_norm(x, residual))
+    for actual, expected in zip(outputs[1], outputs[0], strict=True):
+        assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 9])

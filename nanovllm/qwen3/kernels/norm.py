@@ -17,17 +17,24 @@ def _rms_norm_kernel(
     size,
     eps,
     ADD: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One program a row; the row stays in registers between the sum of squares and the scaling."""
+    """One program a row; the row stays in registers between the sum of squares and the scaling.
+
+    x: PARTS matrices behind each other, which are added up first.
+    """
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < size
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0)
     wait_for_inputs(EARLY)
     x = tl.load(x_ptr + row * size + column, mask=inside, other=0.0)
-    dtype = x.dtype
+    for part in tl.static_range(1, PARTS):
+        x += tl.load(x_ptr + (part * tl.num_programs(0) + row) * size + column, mask=inside, other=0.0)
+    dtype = out_ptr.dtype.element_ty
+    x = x.to(dtype)
     if ADD:
         residual = tl.load(residual_ptr + row * size + column, mask=inside, other=0.0)
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
@@ -43,10 +50,10 @@ def _launch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     x = x.contiguous()
     size = x.shape[-1]
-    out = torch.empty_like(x)
-    new_residual = out if residual is None else torch.empty_like(x)
+    out = torch.empty_like(x if residual is None else residual)
+    new_residual = out if residual is None else torch.empty_like(out)
     block = triton.next_power_of_2(size)
-    _rms_norm_kernel[(x.numel() // size,)](
+    _rms_norm_kernel[(out.numel() // size,)](
         x,
         x if residual is None else residual.contiguous(),
         weight,
@@ -55,6 +62,7 @@ def _launch(
         size,
         eps,
         ADD=residual is not None,
+        PARTS=x.numel() // out.numel(),
         BLOCK=block,
         num_warps=max(1, min(8, block // 256)),
         **early(x.device),
@@ -70,5 +78,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(norm(x + residual), x + residual), both new tensors [..., size]."""
+    """(norm(x + residual), x + residual), both new tensors [..., size].
+
+    x may be [parts, ..., size] fp32: matrices that add up to it.
+    """
     return _launch(x, residual, weight, eps)
