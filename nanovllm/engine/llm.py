@@ -24,6 +24,7 @@ class LLM(LLMEngine):
     print(outputs[0].text, outputs[0].finish_reason)
     """
 
+    @collector_spared()
     def generate(
         self,
         prompts: Iterable[Prompt],
@@ -44,7 +45,7 @@ class LLM(LLMEngine):
         loop = OverlappedLoop(self)
         progress = GenerationProgress(len(checked), enabled=use_tqdm)
         try:
-            with collector_spared(), interrupt_between_steps() as check_interrupt:
+            with interrupt_between_steps() as check_interrupt:
                 for prompt, (token_ids, p) in zip(texts, checked, strict=True):
                     outputs[self._enqueue(prompt, token_ids, p)] = None
                 for request_id in outputs:
