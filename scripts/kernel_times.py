@@ -18,7 +18,8 @@ from torch import Tensor
 from triton.testing import do_bench
 
 from nanovllm.paged_kv.kernels.decode import paged_decode
-from nanovllm.qwen3.kernels import activation, heads, norm, small_linear, split_linear, tile_linear
+from nanovllm.qwen3 import split_linear
+from nanovllm.qwen3.kernels import activation, gated_linear, heads, norm, small_linear, tile_linear
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, BLOCK = 16, 8, 128, 1024, 3072, 256
 LAYERS, BYTES_PER_US = 16, 4.25e6
@@ -100,7 +101,7 @@ def products(rows: int) -> None:
             y, residual = norm.add_rms_norm(y, residual, gain, 1e-6)
             y = split_linear.partial_sums(F.linear(y, qkv)[:, : HEADS * HEAD_DIM], out)
             y, residual = norm.add_rms_norm(y, residual, gain, 1e-6)
-            y = split_linear.partial_sums(split_linear.gated(y, gate_up), down)
+            y = split_linear.partial_sums(gated_linear.gated(y, gate_up), down)
         return y
 
     def ours() -> Tensor:

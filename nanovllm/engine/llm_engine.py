@@ -10,7 +10,7 @@ from nanovllm.engine.checkpoint import eos_token_ids, load_tokenizer, resolve_ch
 from nanovllm.engine.metrics import RequestMetrics
 from nanovllm.engine.model_ranks import ModelRanks
 from nanovllm.engine.outputs import RequestOutput, StepOutput
-from nanovllm.engine.requests import Prompt, check_checkpoint_limit, check_prompt
+from nanovllm.engine.requests import Prompt, check_checkpoint_limit, check_prompt, decode_all
 from nanovllm.engine.startup import make_plan
 from nanovllm.errors import NanoVLLMError, RequestError
 from nanovllm.paged_kv.batch import SamplingInputs
@@ -93,7 +93,7 @@ class LLMEngine:
         if seq is None:
             return None
         self.scheduler.abort(request_id)
-        output = self._finish(seq)
+        [output] = self._finish([seq])
         if request_id in self._awaited:
             self._awaited[request_id] = output
         return output
@@ -149,7 +149,7 @@ class LLMEngine:
 
     def _collect(self, schedule: Schedule, token_ids: list[int | None], output: StepOutput) -> None:
         """Note the new tokens and build the outputs of requests that this step finished."""
-        now, metrics, new_tokens = time.perf_counter(), self._metrics, output.new_tokens
+        now, metrics, new_tokens, finished = time.perf_counter(), self._metrics, output.new_tokens, []
         for seq, token_id in zip(schedule.seqs, token_ids, strict=True):
             request_id = seq.seq_id
             if token_id is None or request_id not in metrics:
@@ -158,24 +158,28 @@ class LLMEngine:
             if schedule.is_prefill and metrics[request_id].first_token_time is None:
                 metrics[request_id].first_token_time = now
             if seq.is_finished:
-                output.finished.append(self._finish(seq))
+                finished.append(seq)
+        output.finished += self._finish(finished)
 
-    def _finish(self, seq: Sequence) -> RequestOutput:
-        """Turn a finished sequence into its output and forget it."""
+    def _finish(self, seqs: list[Sequence]) -> list[RequestOutput]:
+        """Turn finished sequences into their outputs and forget them."""
+        texts = decode_all([seq.completion_token_ids for seq in seqs], self.tokenizer)
+        return [self._output(seq, text) for seq, text in zip(seqs, texts, strict=True)]
+
+    def _output(self, seq: Sequence, text: str) -> RequestOutput:
         metrics = self._metrics.pop(seq.seq_id)
         metrics.finish_time = time.perf_counter()
         metrics.num_completion_tokens = seq.num_completion_tokens
         metrics.num_prefix_tokens = seq.num_prefix_tokens
         metrics.num_preemptions = seq.num_preemptions
         metrics.num_recomputed_tokens = seq.num_recomputed_tokens
-        token_ids = seq.completion_token_ids
         assert seq.finish_reason is not None
         return RequestOutput(
             request_id=seq.seq_id,
             prompt=self._prompts.pop(seq.seq_id),
             prompt_token_ids=seq.token_ids[: seq.num_prompt_tokens],
-            text=self.tokenizer.decode(token_ids, skip_special_tokens=True) if self.tokenizer else "",
-            token_ids=token_ids,
+            text=text,
+            token_ids=seq.completion_token_ids,
             finish_reason=seq.finish_reason.value,
             metrics=metrics,
         )

@@ -1,4 +1,4 @@
-"""What counts as a prompt, and the sentences for what does not."""
+"""What counts as a prompt, the sentences for what does not, and the texts of completions."""
 
 import operator
 from collections.abc import Iterable, Sequence
@@ -47,6 +47,28 @@ def encode(prompt: str, tokenizer: Any) -> list[int]:
             f"the prompt is not valid Unicode text: {prompt[e.start]!r} at position {e.start} is no character"
         ) from None
     return list(tokenizer.encode(prompt, verbose=False))  # no warning of its own on length: max_model_len decides
+
+
+def decode_all(rows: list[list[int]], tokenizer: Any) -> list[str]:
+    """The texts of token ids without special tokens, "" without a tokenizer.
+
+    Several at once are decoded side by side, in tokenizers' own threads: a batch of requests may end in one step.
+    """
+    if tokenizer is None:
+        return [""] * len(rows)
+    if len(rows) > 1 and _decodes_plainly(tokenizer):
+        texts: list[str] = tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=True)
+        return texts
+    return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+
+
+def _decodes_plainly(tokenizer: Any) -> bool:
+    """True where `decode` does no more than the tokenizers library does."""
+    from transformers import PreTrainedTokenizerFast
+
+    own = getattr(type(tokenizer), "_decode", None)
+    plain = own is PreTrainedTokenizerFast._decode and type(tokenizer).decode is PreTrainedTokenizerFast.decode
+    return plain and not tokenizer.clean_up_tokenization_spaces
 
 
 def _integers(prompt: Any) -> list[int]:

@@ -19,9 +19,9 @@ class TorchOps:
     """The reference, on any device."""
 
     name = "torch"
-    small: Any = None  # kernels for 1 or 2 rows, for up to 8, for up to 128, where there are some: see small_batch.py
+    small: Any = None  # kernels for one or two rows, and for up to 8, where there are some: see small_batch.py
     tile: Any = None
-    split: Any = None
+    adds_up_parts = False  # True: add_rms_norm takes x as [parts, T, size] fp32 that add up to it
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight over the last dimension; statistics in fp32, x is not changed.
@@ -46,6 +46,10 @@ class TorchOps:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
 
+    def gated(self, x: Tensor, weight: Tensor) -> Tensor:
+        """silu_and_mul of x [T, in_features] times weight [2 * n, in_features] transposed; [T, n]."""
+        return self.silu_and_mul(self.linear(x, weight))
+
     def attend(
         self,
         qkv: Tensor,
@@ -68,13 +72,14 @@ class TritonOps(TorchOps):
     """The fused kernels, on a GPU (or a CPU under Triton's interpreter)."""
 
     name = "triton"
+    adds_up_parts = True
 
     def __init__(self) -> None:
         # Triton is imported only where it is used: it is missing on Windows and macOS.
-        from nanovllm.qwen3.kernels import activation, heads, norm, small_linear, split_linear, tile_linear
+        from nanovllm.qwen3.kernels import activation, gated_linear, heads, norm, small_linear, tile_linear
 
         self._norm, self._activation, self._heads = norm, activation, heads
-        self.small, self.tile, self.split = small_linear, tile_linear, split_linear
+        self._gated, self.small, self.tile = gated_linear, small_linear, tile_linear
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See TorchOps.rms_norm."""
@@ -93,6 +98,10 @@ class TritonOps(TorchOps):
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """See TorchOps.silu_and_mul."""
         return self._activation.silu_and_mul(gate_up)
+
+    def gated(self, x: Tensor, weight: Tensor) -> Tensor:
+        """See TorchOps.gated; some rows and a small weight take one kernel."""
+        return self._gated.gated(x, weight) if self._gated.suits(x, weight) else super().gated(x, weight)
 
     def attend(
         self,

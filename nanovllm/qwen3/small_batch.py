@@ -1,10 +1,10 @@
-"""A decoder layer for up to 128 rows on a GPU, with kernels made for few rows in place of the library's products.
+"""A decoder layer for up to 128 rows on a GPU, with products made for few rows in place of the library's usual ones.
 
 At such a batch size a layer's time is that of its launches and of reading the weights once. For up to 8 rows it takes
 seven kernels where `Qwen3DecoderLayer.forward` takes ten: the four products have the norms and SiLU-and-multiply
-inside; the other three are attention's. For 9 to 128 rows the products that the library is slow at are cut into parts
-that the next norm adds up, and SiLU-and-multiply is inside the product before it. The numbers are rounded at the same
-places as in the long way round, which stays the definition.
+inside; the other three are attention's. For 9 to 128 rows the two products with few outputs are cut into parts that the
+next norm adds up (`split_linear.py`). The numbers are rounded at the same places as in the long way round, which stays
+the definition.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.qwen3 import split_linear
 from nanovllm.qwen3.rotary import RotaryAngles
 
 if TYPE_CHECKING:
@@ -19,23 +20,23 @@ if TYPE_CHECKING:
 
 
 def products(layer: "Qwen3DecoderLayer", x: Tensor) -> Any:
-    """The kernels for x's few rows that take the layer's weights: small_linear, tile_linear, split_linear, or None.
+    """What makes the products of x's few rows: small_linear, tile_linear, split_linear, or None for the long way round.
 
     x: [rows, hidden_size], or [parts, rows, hidden_size] from a layer that took split_linear.
     """
-    ops, o_proj = layer.mlp.ops, layer.self_attn.o_proj
-    hidden, heads, inner = x.shape[-1], o_proj.local_size, layer.mlp.down_proj.local_size
+    ops, o_proj, down_proj = layer.mlp.ops, layer.self_attn.o_proj, layer.mlp.down_proj
     if x.dim() == 3:
-        return ops.split
+        return split_linear
+    hidden, heads, inner = x.shape[1], o_proj.local_size, down_proj.local_size
     for kernels in (ops.small, ops.tile):
         if kernels is None:
             continue
         if kernels.suits(x, hidden, gated=True) and kernels.suits(x, heads) and kernels.suits(x, inner):
             return kernels
-    if ops.split is None or o_proj.group.size > 1 or o_proj.bias is not None:
-        return None  # several ranks add up their products before the norm
-    fits = ops.split.suits(x, hidden, heads) and ops.split.suits(x, hidden, inner)
-    return ops.split if fits and ops.split.suits(x, inner, hidden, gated=True) else None
+    # Several ranks add up their products before the norm, and so is a bias.
+    in_parts = ops.adds_up_parts and o_proj.group.size == 1 and o_proj.bias is None
+    fits = in_parts and split_linear.suits(x, o_proj.weight) and split_linear.suits(x, down_proj.weight)
+    return split_linear if fits else None
 
 
 def forward(
@@ -48,8 +49,8 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """As `Qwen3DecoderLayer.forward`; run: what `products` found. With split_linear the output is in parts."""
     attention, mlp = layer.self_attn, layer.mlp
-    if run is mlp.ops.split:
-        return _forward_in_parts(layer, run, x, residual, angles, context)
+    if run is split_linear:
+        return _forward_in_parts(layer, x, residual, angles, context)
     norm, qkv_proj = layer.input_layernorm, attention.qkv_proj
     qkv, residual = run.norm_linear(x, residual, norm.weight, norm.eps, qkv_proj.weight, qkv_proj.bias)
     q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
@@ -62,7 +63,6 @@ def forward(
 
 def _forward_in_parts(
     layer: "Qwen3DecoderLayer",
-    run: Any,
     x: Tensor,
     residual: Tensor | None,
     angles: RotaryAngles,
@@ -75,6 +75,7 @@ def _forward_in_parts(
     q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
     qkv = attention.qkv_proj(x)
     out = mlp.ops.attend(qkv, q_weight, k_weight, attention.q_norm.eps, angles, attention.attention, context)
-    parts = run.partial_sums(out.flatten(1), attention.o_proj.weight)
+    parts = split_linear.partial_sums(out.flatten(1), attention.o_proj.weight)
     x, residual = layer.post_attention_layernorm.add_and_norm(parts, residual)
-    return run.partial_sums(run.gated(x, mlp.gate_up_proj.weight), mlp.down_proj.weight), residual
+    gated = mlp.ops.gated(x, mlp.gate_up_proj.weight)
+    return split_linear.partial_sums(gated, mlp.down_proj.weight), residual

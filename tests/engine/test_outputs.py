@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import EOS_ID, greedy, make_llm, run_to_end, tiny_config, token_ids_of, write_checkpoint
 
 from nanovllm import LLM, RequestOutput, SamplingParams
 from nanovllm.engine.metrics import RequestMetrics
+from nanovllm.engine.requests import decode_all
 
 Prompts = list[list[int]]
 
@@ -227,3 +229,23 @@ def test_the_progress_bar(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     assert "2/2" in shown
     assert "Prefill=" in shown
     assert "Decode=" in shown
+
+
+def test_texts_that_are_decoded_at_once_are_those_decoded_alone() -> None:
+    """With special tokens left out, bytes that are half a character, and a tokenizer that has a way of its own."""
+    with LLM("qwen3-tiny", device="cpu") as llm:
+        tokenizer, vocab_size = llm.tokenizer, llm.plan.model_config.vocab_size
+        rows = [[(7 * i + j * j) % vocab_size for j in range(i)] for i in range(40)]
+        alone = [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        assert decode_all(rows, tokenizer) == alone
+        assert decode_all(rows[5:6], tokenizer) == alone[5:6]
+        assert decode_all(rows, None) == [""] * 40
+
+        class Shouting(type(tokenizer)):  # type: ignore[misc]
+            def decode(self, *args: Any, **kwargs: Any) -> str:
+                return str(super().decode(*args, **kwargs)).upper()
+
+        tokenizer.__class__ = Shouting
+        assert decode_all(rows, tokenizer) == [text.upper() for text in alone]
+        outputs = llm.generate(["count 1 2 3"] * 3, SamplingParams(max_tokens=4, temperature=0), use_tqdm=False)
+        assert [o.text for o in outputs] == [tokenizer.decode(o.token_ids, skip_special_tokens=True) for o in outputs]

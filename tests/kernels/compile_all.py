@@ -18,7 +18,7 @@ from nanovllm.paged_kv.kernels import copies
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
-from nanovllm.qwen3.kernels import activation, heads, norm, race, small_linear, split_linear, tile_linear
+from nanovllm.qwen3.kernels import activation, gated_linear, heads, norm, race, small_linear, tile_linear
 
 TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
 OPTIONS = ("num_warps", "num_stages", "launch_pdl")
@@ -72,9 +72,8 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
         for module, rows in ((small_linear, x[:2]), (tile_linear, x)):
             module.linear(rows, wide, torch.zeros(64, dtype=dtype))
             module.norm_linear(rows, rows, weight, 1e-6, wide, gated=True)
-        if dtype is not torch.float32:
-            split_linear.gated(x, wide)
-            norm.add_rms_norm(split_linear.partial_sums(x, weight.expand(hidden, -1)), x, weight, 1e-6)
+        gated_linear.gated(x, wide)
+        norm.add_rms_norm(torch.zeros(4, 3, hidden), x, weight, 1e-6)
         qkv = torch.zeros(3, (num_heads + 2 * num_kv_heads) * head_dim, dtype=dtype)
         gain, table = torch.ones(head_dim, dtype=dtype), torch.zeros(9, head_dim)
         for caches in ((cache, cache), (None, None)):

@@ -11,9 +11,9 @@ pytest.importorskip("triton")
 from nanovllm.paged_kv.backends.torch_backend import TorchBackend
 from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
-from nanovllm.qwen3 import small_batch
+from nanovllm.qwen3 import small_batch, split_linear
 from nanovllm.qwen3.config import Qwen3Config
-from nanovllm.qwen3.kernels import norm, small_linear, split_linear, tile_linear
+from nanovllm.qwen3.kernels import gated_linear, norm, small_linear, tile_linear
 from nanovllm.qwen3.model import Qwen3DecoderLayer
 from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.placement import Placement
@@ -77,38 +77,47 @@ HALF_DTYPES = [dtype for dtype in DTYPES if dtype.itemsize == 2]
 
 
 @pytest.mark.parametrize("dtype", HALF_DTYPES)
-@pytest.mark.parametrize("in_features", [128, 384, 1024])
-@pytest.mark.parametrize("rows", [9, 16, 17, 33, 70, 128])
-def test_partial_sums_and_the_gate_of_some_rows_equal_the_reference(
+@pytest.mark.parametrize("in_features", [64, 384, 1024])
+@pytest.mark.parametrize("rows", [9, 33, 128])
+def test_the_parts_of_a_product_add_up_to_it_and_a_norm_adds_them_up(
     rows: int, in_features: int, dtype: torch.dtype
 ) -> None:
-    """The parts of a product add up to it, and a norm that is given them adds them up."""
     plain = TorchOps()
-    x = random(rows, in_features + 8, dtype=dtype)[:, :in_features]
-    weight = random(64, in_features, dtype=dtype, seed=1) / in_features**0.5
-    assert split_linear.suits(x, 64, in_features)
+    x, weight = random(rows, in_features, dtype=dtype), random(40, in_features, dtype=dtype, seed=1) / in_features**0.5
+    assert split_linear.suits(x, weight)
     parts = split_linear.partial_sums(x, weight)
     assert parts.dtype == torch.float32
-    assert parts.shape[1:] == (rows, 64)
+    assert parts.shape == (split_linear.PARTS, rows, 40)
     assert_close(parts.sum(0).to(dtype), plain.linear(x, weight))
-    residual, gain = random(rows, 64, dtype=dtype, seed=2), random(64, dtype=dtype, seed=3)
+    residual, gain = random(rows, 40, dtype=dtype, seed=2), random(40, dtype=dtype, seed=3)
     expected = plain.add_rms_norm(plain.linear(x, weight), residual, gain, 1e-6)
     for actual, wanted in zip(norm.add_rms_norm(parts, residual, gain, 1e-6), expected, strict=True):
         assert actual.dtype == dtype
         assert_close(actual, wanted)
-    assert split_linear.suits(x, 32, in_features, gated=True)
-    assert_close(split_linear.gated(x, weight), plain.silu_and_mul(plain.linear(x, weight)))
 
 
-def test_which_products_are_split() -> None:
-    x = random(16, 256, dtype=torch.float16)
-    assert split_linear.suits(x, 1024, 256)
-    assert split_linear.suits(x[None], 1024, 256), "parts of an earlier layer"
-    assert not split_linear.suits(x.float(), 1024, 256)
-    assert not split_linear.suits(x, 1024, 200)
-    assert not split_linear.suits(x, 1000, 256)
-    assert not split_linear.suits(random(129, 256, dtype=torch.float16), 1024, 256)
-    assert not split_linear.suits(x, 4096, 4096)
+@pytest.mark.parametrize("dtype", HALF_DTYPES)
+@pytest.mark.parametrize("in_features", [128, 640])
+@pytest.mark.parametrize("rows", [9, 16, 17, 33, 70, 128])
+def test_a_gate_inside_its_product_equals_the_reference(rows: int, in_features: int, dtype: torch.dtype) -> None:
+    x = random(rows, in_features + 8, dtype=dtype)[:, :in_features]
+    weight = random(128, in_features, dtype=dtype, seed=1) / in_features**0.5
+    assert gated_linear.suits(x, weight)
+    assert_close(gated_linear.gated(x, weight), TorchOps().gated(x, weight))
+    assert_close(TritonOps().gated(x, weight), TorchOps().gated(x, weight))
+
+
+def test_which_products_are_cut_and_which_have_their_gate_inside() -> None:
+    x, weight = random(16, 256, dtype=torch.float16), random(512, 256, dtype=torch.float16)
+    for suits in (split_linear.suits, gated_linear.suits):
+        assert suits(x, weight)
+        assert not suits(x.float(), weight.float())
+        assert not suits(x, weight[:, :200])
+        assert not suits(random(129, 256, dtype=torch.float16), weight)
+        assert not suits(x[:8], weight)
+        assert not suits(x, weight.expand(1000, 512, 256).reshape(-1, 256))
+    assert split_linear.suits(x[None], weight), "parts of an earlier layer"
+    assert not gated_linear.suits(x, weight[:500]), "250 outputs fill no tile of 32"
 
 
 @pytest.mark.parametrize("dtype", HALF_DTYPES)
