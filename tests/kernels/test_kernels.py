@@ -8,6 +8,9 @@ from tests.kernels.shared import DEVICE, DTYPES, assert_close, make_cache, rando
 
 pytest.importorskip("triton")
 
+import triton
+import triton.language as tl
+
 from nanovllm.paged_kv import small_copies
 from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.backends.torch_backend import TorchBackend
@@ -17,6 +20,7 @@ from nanovllm.paged_kv.kernels import copies
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
+from nanovllm.qwen3.kernels import race
 from nanovllm.qwen3.kernels.race import exponential_race
 from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.rotary import RotaryAngles
@@ -219,6 +223,24 @@ def test_norm_rotate_store_equals_the_reference(
         results.append((q, attention.backend.k, attention.backend.v, caches))
     for actual, expected in zip(results[1], results[0], strict=True):
         assert_close(actual, expected)
+
+
+@triton.jit
+def _scores_kernel(bits_ptr, out_ptr, FAST: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    bits = tl.load(bits_ptr + at).to(tl.uint32)
+    tl.store(out_ptr + at, race._minus_log_exponential(bits, FAST))
+
+
+def test_the_draws_of_the_race_kernel_are_within_1e_5_of_exact_logarithms() -> None:
+    """Every draw there is on a GPU; on a CPU the smallest 2^13, the largest, and others between."""
+    top = torch.arange(2**23) if DEVICE.type == "cuda" else (2**23 - 1 - torch.arange(2**13) ** 2 // 8)
+    top[-1] = 0
+    out = torch.empty(len(top), device=DEVICE)
+    bits = ((top << 9) + 511).to(DEVICE)
+    _scores_kernel[(len(top) // 1024,)](bits, out, FAST=DEVICE.type == "cuda", BLOCK=1024)
+    exact = -torch.log(-torch.log((top.double() + 0.5) * 2.0**-23))
+    assert (out.cpu().double() - exact).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("vocab_size", [5, 5000])
