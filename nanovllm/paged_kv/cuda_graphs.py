@@ -32,8 +32,8 @@ def graph_batch_sizes(max_num_seqs: int) -> list[int]:
 
 
 def compile_lanes(max_num_seqs: int) -> list[list[int]]:
-    """Batch sizes that together need every decode kernel, in lanes that share few: few rows, some rows, many."""
-    lanes = [[1], [8], [16, 32, 64, 128, max_num_seqs]]
+    """Batch sizes that together need every decode kernel, in lanes that share few: from few rows to many."""
+    lanes = [[1], [8], [16, 32], [64, 128, max_num_seqs]]
     return [sorted({min(size, max_num_seqs) for size in lane}) for lane in lanes]
 
 
