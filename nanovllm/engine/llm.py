@@ -9,7 +9,7 @@ from nanovllm.engine.llm_engine import LLMEngine
 from nanovllm.engine.outputs import RequestOutput
 from nanovllm.engine.overlap import OverlappedLoop
 from nanovllm.engine.progress import GenerationProgress
-from nanovllm.engine.requests import Prompt, check_lists
+from nanovllm.engine.requests import Prompt, check_lists, encode_all
 from nanovllm.errors import RequestError
 from nanovllm.sampling_params import SamplingParams
 
@@ -39,7 +39,8 @@ class LLM(LLMEngine):
         outputs wait in `uncollected`.
         """
         texts, params = check_lists(prompts, sampling_params)
-        checked = [self.check_request(prompt, p) for prompt, p in zip(texts, params, strict=True)]
+        encoded = encode_all(texts, self.tokenizer)
+        checked = [self.check_request(prompt, p) for prompt, p in zip(encoded, params, strict=True)]
         outputs: dict[int, RequestOutput | None] = {}
         self._awaited = outputs  # so that a request cancelled from elsewhere is not waited for
         loop = OverlappedLoop(self)

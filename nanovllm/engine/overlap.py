@@ -11,10 +11,11 @@ does that for step n + 1 while the GPU runs step n, whose sampled ids go straigh
 The tokens are the same. A request that ends by length is known to end beforehand; one that ends by an end-of-sequence
 token has run one step too many, whose token is dropped. A prefill needs no token of the step before it, and a decode
 step after a prefill takes some ids from it and others from the host. Where the next step depends on the tokens (a
-preemption, a place that becomes free, the choice of a policy) they are read first.
+preemption, a place that becomes free, the choice of a policy that cannot look ahead) they are read first.
 """
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from nanovllm.engine.llm_engine import LLMEngine
 from nanovllm.engine.outputs import StepOutput
 from nanovllm.paged_kv.batch import SamplingInputs
 from nanovllm.paged_kv.in_flight import Feed, PendingTokens
-from nanovllm.scheduler import Schedule, StepInFlight, mark_in_flight, schedule_ahead, slices_ahead, undo
+from nanovllm.scheduler import Schedule, Scheduler, StepInFlight, mark_in_flight, schedule_ahead, slices_ahead, undo
 
 
 @dataclass(slots=True)
@@ -32,6 +33,15 @@ class _Flight:
     step: StepInFlight
     pending: PendingTokens
     sampling: SamplingInputs
+
+
+@runtime_checkable
+class ChoosesAhead(Protocol):
+    """A policy that can choose the step after one in flight. One that cannot is asked once the tokens are read."""
+
+    def ahead(self, scheduler: Scheduler, step: StepInFlight) -> Schedule | None:
+        """The batch after `step`, its blocks reserved; None when its tokens must be known first."""
+        ...
 
 
 class OverlappedLoop:
@@ -88,8 +98,12 @@ class OverlappedLoop:
     def _schedule_next(self, flight: _Flight) -> Schedule | None:
         """The batch of the step after `flight`; None when it must be waited for."""
         engine = self._engine
-        if not engine.can_overlap or (engine.policy is not None and engine.scheduler.waiting):
+        if not engine.can_overlap:
             return None
+        if isinstance(engine.policy, ChoosesAhead):
+            return engine.policy.ahead(engine.scheduler, flight.step)
+        if engine.policy is not None and engine.scheduler.waiting:
+            return None  # it must be asked; while nothing waits there is nothing to choose
         return schedule_ahead(engine.scheduler, flight.step)
 
     def _launch_next(self, schedule: Schedule, flight: _Flight) -> _Flight:

@@ -40,13 +40,31 @@ def check_checkpoint_limit(num_prompt_tokens: int, max_model_len: int, limit: in
 
 def encode(prompt: str, tokenizer: Any) -> list[int]:
     """The token ids of a text. Raises RequestError for one that is not valid Unicode."""
+    _check_unicode(prompt)
+    return list(tokenizer.encode(prompt, verbose=False))  # no warning of its own on length: max_model_len decides
+
+
+def encode_all(prompts: list[Prompt], tokenizer: Any) -> list[Prompt]:
+    """The prompts with their texts encoded side by side, in tokenizers' own threads; those of one text as they are.
+
+    Raises RequestError for a text that is not valid Unicode.
+    """
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if len(texts) < 2 or not _is_plain(tokenizer, "encode", "__call__"):
+        return prompts
+    for text in texts:
+        _check_unicode(text)
+    encoded = iter(tokenizer(texts, verbose=False)["input_ids"])
+    return [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
+
+
+def _check_unicode(prompt: str) -> None:
     try:
         prompt.encode()
     except UnicodeEncodeError as e:  # half a surrogate pair, as bytes that are no UTF-8 turn into
         raise RequestError(
             f"the prompt is not valid Unicode text: {prompt[e.start]!r} at position {e.start} is no character"
         ) from None
-    return list(tokenizer.encode(prompt, verbose=False))  # no warning of its own on length: max_model_len decides
 
 
 def decode_all(rows: list[list[int]], tokenizer: Any) -> list[str]:
@@ -56,19 +74,17 @@ def decode_all(rows: list[list[int]], tokenizer: Any) -> list[str]:
     """
     if tokenizer is None:
         return [""] * len(rows)
-    if len(rows) > 1 and _decodes_plainly(tokenizer):
+    if len(rows) > 1 and _is_plain(tokenizer, "decode", "_decode") and not tokenizer.clean_up_tokenization_spaces:
         texts: list[str] = tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=True)
         return texts
     return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
 
 
-def _decodes_plainly(tokenizer: Any) -> bool:
-    """True where `decode` does no more than the tokenizers library does."""
+def _is_plain(tokenizer: Any, *methods: str) -> bool:
+    """True where these methods do what the tokenizers library does: nobody has given them a meaning of their own."""
     from transformers import PreTrainedTokenizerFast
 
-    own = getattr(type(tokenizer), "_decode", None)
-    plain = own is PreTrainedTokenizerFast._decode and type(tokenizer).decode is PreTrainedTokenizerFast.decode
-    return plain and not tokenizer.clean_up_tokenization_spaces
+    return all(getattr(type(tokenizer), m, None) is getattr(PreTrainedTokenizerFast, m) for m in methods)
 
 
 def _integers(prompt: Any) -> list[int]:

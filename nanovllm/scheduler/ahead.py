@@ -8,6 +8,7 @@ sampled an end-of-sequence token has run one step too many; that token is droppe
 
 from dataclasses import dataclass
 
+from nanovllm.scheduler.decisions import DecisionKind
 from nanovllm.scheduler.scheduler import Schedule, Scheduler
 from nanovllm.scheduler.sequence import ScheduledSlice, Sequence
 
@@ -47,21 +48,25 @@ class StepInFlight:
         return Schedule(self.sampled, True), [token for token in token_ids if token is not None]
 
 
-def schedule_ahead(scheduler: Scheduler, step: StepInFlight) -> Schedule | None:
+def schedule_ahead(scheduler: Scheduler, step: StepInFlight, hold_back: str | None = None) -> Schedule | None:
     """The batch after the one in flight, its blocks reserved; None when that step's tokens must be known first.
+
+    hold_back: as for `Scheduler.schedule`.
 
     Waiting requests that can run come first, as in the plain schedule, and need no token. Otherwise the running ones
     decode. The tokens must be known when blocks run out (one request must be preempted), when nothing goes on, or when
     a request waits for the place of one that ends with the step in flight. Then no block was taken.
     """
     scheduler.decisions = []
-    if scheduler.waiting:
+    if scheduler.waiting and hold_back is None:
         if step.schedule.is_prefill:
             _count_computed(scheduler, step)
         if seqs := scheduler._schedule_prefill():
             return Schedule(seqs, True)
         if any(_ends_with_next_token(scheduler, seq) for seq in step.sampled if not seq.is_finished):
             return None
+    elif scheduler.waiting:
+        scheduler._note(DecisionKind.DEFER, scheduler.waiting[0], why=hold_back)
     seqs = _decode_ahead(scheduler, step)
     return Schedule(seqs, False) if seqs else None
 

@@ -159,8 +159,6 @@ class EngineLoop:
             self._prefills += 1
         else:
             self._decodes += 1
-            if self.policy is not None:
-                self.policy.decoded()
 
     def _forget_idle_step(self) -> None:
         """A step that was launched ahead for requests which are gone by now is forgotten."""

@@ -23,11 +23,13 @@ a token in every decode step, so running requests end, and the head of the queue
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from nanovllm.checks import check_int
 from nanovllm.errors import ConfigError
-from nanovllm.scheduler import Decision, DecisionKind, Schedule, Scheduler, Sequence
+from nanovllm.scheduler import Decision, DecisionKind, Schedule, Scheduler, Sequence, StepInFlight, schedule_ahead
 
 
 @dataclass(slots=True)
@@ -69,29 +71,56 @@ class BoundedPrefill:
             self.prefill_steps += 1
         return schedule
 
+    def ahead(self, scheduler: Scheduler, step: StepInFlight) -> Schedule | None:
+        """As `__call__`, for the batch after a step whose tokens nobody knows yet (`schedule_ahead`).
+
+        None when they must be known first. A prompt that should give up its blocks is such a case: it may be in flight.
+        """
+        others_run = bool(scheduler.running)
+        if others_run and scheduler.waiting and self.prefill_steps >= self.max_prefill_steps:
+            schedule = schedule_ahead(scheduler, step, self._why())
+            self.held_back["max_prefill_steps"] += schedule is not None
+        else:
+            with self._budget(scheduler, others_run):
+                schedule = schedule_ahead(scheduler, step)
+        if schedule is not None and not schedule.is_prefill:
+            self.decoded()
+        elif schedule is not None and others_run:
+            self.prefill_steps += 1
+        return schedule
+
     def decoded(self) -> None:
-        """Say that a decode step ran; needed only for one that another loop scheduled (the overlapped one)."""
+        """A decode step was scheduled: the count begins anew."""
         self.prefill_steps = 0
 
     def _plain(self, scheduler: Scheduler, others_run: bool) -> Schedule:
         """Prefill first, with the smaller budget while requests run."""
-        if self.max_prefill_tokens is None or not others_run:
+        with self._budget(scheduler, others_run):
             return scheduler.schedule()
+
+    @contextmanager
+    def _budget(self, scheduler: Scheduler, others_run: bool) -> Iterator[None]:
+        """Inside the block a prefill has the smaller budget, if requests run and there is one."""
         budget = scheduler.max_num_batched_tokens
-        scheduler.max_num_batched_tokens = min(budget, self.max_prefill_tokens)
+        if self.max_prefill_tokens is not None and others_run:
+            scheduler.max_num_batched_tokens = min(budget, self.max_prefill_tokens)
         try:
-            return scheduler.schedule()
+            yield
         finally:
             scheduler.max_num_batched_tokens = budget
+
+    def _why(self) -> str:
+        """Why the waiting requests are held back."""
+        steps = f"{self.prefill_steps} prefill step{'s' if self.prefill_steps > 1 else ''}"
+        return (
+            f"held back for one step, because {steps} ran since the last decode step and max_prefill_steps "
+            f"is {self.max_prefill_steps}"
+        )
 
     def _decode(self, scheduler: Scheduler) -> Schedule:
         """One decode step, with the reason noted as the head of the queue's."""
         gave_up = _give_up_half_computed(scheduler)
-        steps = f"{self.prefill_steps} prefill step{'s' if self.prefill_steps > 1 else ''}"
-        schedule = scheduler.schedule(
-            hold_back=f"held back for one step, because {steps} ran since the last decode step and max_prefill_steps "
-            f"is {self.max_prefill_steps}"
-        )
+        schedule = scheduler.schedule(hold_back=self._why())
         self.held_back["max_prefill_steps"] += 1
         if gave_up is not None:
             self.held_back["half-computed prompt gave up its blocks"] += 1

@@ -9,7 +9,8 @@ from helpers import EOS_ID, greedy, make_llm, run_to_end, tiny_config, token_ids
 
 from nanovllm import LLM, RequestOutput, SamplingParams
 from nanovllm.engine.metrics import RequestMetrics
-from nanovllm.engine.requests import decode_all
+from nanovllm.engine.requests import decode_all, encode_all
+from nanovllm.errors import RequestError
 
 Prompts = list[list[int]]
 
@@ -229,6 +230,30 @@ def test_the_progress_bar(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     assert "2/2" in shown
     assert "Prefill=" in shown
     assert "Decode=" in shown
+
+
+def test_prompts_that_are_encoded_at_once_are_those_encoded_alone() -> None:
+    """Texts among token ids, the empty one, characters of many bytes; and a tokenizer that has a way of its own."""
+    with LLM("qwen3-tiny", device="cpu") as llm:
+        prompts: list[Any] = ["copy a b", [1, 2], "", "\N{SNOWMAN} \N{GRINNING FACE}", "count 1 2 " * 40]
+        tokenizer = llm.tokenizer
+        alone = [tokenizer.encode(p) if isinstance(p, str) else p for p in prompts]
+        assert encode_all(prompts, tokenizer) == alone
+        assert encode_all(prompts[:2], tokenizer) == prompts[:2], "one text is left to the check of its request"
+        assert encode_all(prompts, None) is prompts
+        with pytest.raises(RequestError, match="not valid Unicode text"):
+            encode_all(["a", "\udc80"], tokenizer)
+        outputs = llm.generate([*prompts[:2], *prompts[3:]], SamplingParams(max_tokens=1), use_tqdm=False)
+        assert [o.prompt for o in outputs] == ["copy a b", None, *prompts[3:]]
+        assert [o.prompt_token_ids for o in outputs] == [*alone[:2], *alone[3:]]
+
+        class Whispering(type(tokenizer)):  # type: ignore[misc]
+            def encode(self, text: str, **kwargs: Any) -> list[int]:
+                return list(super().encode(text.lower(), **kwargs))
+
+        tokenizer.__class__ = Whispering
+        outputs = llm.generate(["COPY", "A"], SamplingParams(max_tokens=1), use_tqdm=False)
+        assert [o.prompt_token_ids for o in outputs] == [tokenizer.encode("copy"), tokenizer.encode("a")]
 
 
 def test_texts_that_are_decoded_at_once_are_those_decoded_alone() -> None:
