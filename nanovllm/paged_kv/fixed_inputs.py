@@ -29,11 +29,9 @@ class FixedInputs:
         self._sent: list[torch.cuda.Event | None] = [None, None]
         self._turn = 0
         self._device = torch.zeros(offset, dtype=torch.uint8, device=device)
-        # The same as 8-byte words: what is copied.
-        self._host_words, self._device_words = (
-            [h.view(torch.int64) for h in self._hosts],
-            self._device.view(torch.int64),
-        )
+        # The same as 8-byte words, which is how they are copied.
+        self._host_words = [host.view(torch.int64) for host in self._hosts]
+        self._device_words = self._device.view(torch.int64)
         self.device: dict[str, Tensor] = {}
         for name, dtype, shape, part in layout:
             for host, views in zip(self._hosts, self._views, strict=True):

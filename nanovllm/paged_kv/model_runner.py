@@ -272,6 +272,7 @@ class ModelRunner:
             if graphs is not None:
                 graphs.clear()
         self.graphs = self.prefill_graphs = self.last_batch = self.last_sampled = None
+        self._under_way = []
 
     def release_pool(self) -> None:
         """Unbind the layers and free the pool."""

@@ -23,7 +23,7 @@ TOKEN_COLUMNS = ("input_ids", "positions", "slot_mapping")
 def prefill_graph_sizes(max_tokens: int) -> list[int]:
     """64, 128, 192, 256, 384, 512 ... (doubles, and halfway) up to max_tokens, and always max_tokens itself; [] for 0.
 
-    In tokens, ascending. Padding is a third of a step at most.
+    In tokens, ascending. From 128 tokens on, a third of a step at most is padding.
     """
     sizes = {max_tokens} if max_tokens > 0 else set()
     size = SMALLEST

@@ -1,7 +1,7 @@
 """Small copies between pinned host memory and the GPU by a kernel, which reads and writes the host's memory itself.
 
-A copy engine takes several microseconds to begin, as long as six layers' kernels take at batch 1, and a decode step
-needs two copies: its inputs in, its sampled ids out. The input ids that an earlier step sampled are put in on the way.
+A copy engine takes several microseconds to begin, as long as two or three of a layer's kernels, and a decode step needs
+two copies: its inputs in, its sampled ids out. The input ids that an earlier step sampled are put in on the way.
 """
 
 import torch
