@@ -219,7 +219,8 @@ def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
     for i, head in enumerate(heads):  # the unit goes below the name
         is_text = i == 0 or head in ("figure", "possible", "verdict")
         longest = max((len(row[i]) for row in rows), default=0)
-        widest = max(longest, *(len(word) for word in head.replace(", ", " ").split() or [""]))
+        words = head.replace(", ", " ").split() if len(head) > 5 else [head]  # a short one stays in one piece
+        widest = max(longest, *(len(word) for word in words))
         lines = head if is_text else head.replace(", ", "\n").replace("latency ", "latency\n")
         shown.add_column(lines, justify="left" if is_text else "right", no_wrap=is_text, min_width=widest)
     for row in rows:

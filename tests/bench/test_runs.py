@@ -160,7 +160,8 @@ def test_a_missing_peer_says_how_to_add_it(options: Options, peer: str, sentence
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_everything_and_compares(model: str, tmp_path: Path, capsys) -> None:
+def test_the_command_writes_everything_and_compares(model: str, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # 80 may not be enough for a table: that depends on what was measured
     out, extra = tmp_path / "out", tmp_path / "extra.json"
     command = ["bench", "throughput", "--model", model, "--shape", "4/2", "--batch", "1,2", "--repeats", "1",
                "--device", "cpu", "--num-kvcache-blocks", "8"]  # fmt: skip
