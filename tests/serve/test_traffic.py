@@ -103,7 +103,8 @@ def test_a_failing_step_is_told_and_the_next_request_is_answered(
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(llm.ranks, "run", fail)
+        for name in ("run", "launch"):  # the plain loop's way and the overlapped one's
+            patch.setattr(llm.ranks, name, fail)
         answer = httpx.post(f"{server.url}/v1/completions", json=SHORT)
         assert answer.status_code == 500
         assert "the engine failed: RuntimeError: planted" in answer.json()["error"]["message"]
