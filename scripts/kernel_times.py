@@ -23,6 +23,7 @@ from nanovllm.qwen3.kernels import activation, gated_linear, heads, norm, small_
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, BLOCK = 16, 8, 128, 1024, 3072, 256
 LAYERS, BYTES_PER_US = 16, 4.25e6
+Product = Callable[[Tensor, Tensor], Tensor]
 
 
 def random(*shape: int) -> Tensor:
@@ -95,15 +96,6 @@ def products(rows: int) -> None:
     x, gain = random(rows, HIDDEN), random(HIDDEN)
     run = small_linear if small_linear.suits(x, INNER) else tile_linear
 
-    def in_parts() -> Tensor:
-        y = residual = x
-        for qkv, out, gate_up, down in layers:
-            y, residual = norm.add_rms_norm(y, residual, gain, 1e-6)
-            y = split_linear.partial_sums(F.linear(y, qkv)[:, : HEADS * HEAD_DIM], out)
-            y, residual = norm.add_rms_norm(y, residual, gain, 1e-6)
-            y = split_linear.partial_sums(gated_linear.gated(y, gate_up), down)
-        return y
-
     def ours() -> Tensor:
         y = residual = x
         for qkv, out, gate_up, down in layers:
@@ -113,14 +105,20 @@ def products(rows: int) -> None:
             y = run.linear(gated, down)
         return y
 
-    def library() -> Tensor:
+    def apart(product: Product, gate: Product) -> Tensor:
         y = residual = x
         for qkv, out, gate_up, down in layers:
             y, residual = norm.add_rms_norm(y, residual, gain, 1e-6)
-            y = F.linear(F.linear(y, qkv)[:, : HEADS * HEAD_DIM], out)
+            y = product(F.linear(y, qkv)[:, : HEADS * HEAD_DIM], out)
             y, residual = norm.add_rms_norm(y, residual, gain, 1e-6)
-            y = F.linear(activation.silu_and_mul(F.linear(y, gate_up)), down)
+            y = product(gate(y, gate_up), down)
         return y
+
+    def library() -> Tensor:
+        return apart(F.linear, lambda y, weight: activation.silu_and_mul(F.linear(y, weight)))
+
+    def in_parts() -> Tensor:
+        return apart(split_linear.partial_sums, gated_linear.gated)
 
     floor = sum(w.numel() * 2 for w in layers[0]) / BYTES_PER_US
     way = ours if rows <= tile_linear.MAX_ROWS else in_parts

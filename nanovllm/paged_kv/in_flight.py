@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nanovllm.paged_kv.small_copies import copy_words
+from nanovllm.paged_kv.small_copies import copy_words, put_fed
 from nanovllm.scheduler.sequence import ScheduledSlice
 
 
@@ -67,9 +67,7 @@ class Feed:
         if self.sampled is None:
             return
         assert self.rows is not None
-        rows = torch.from_numpy(self.rows).to(input_ids.device, non_blocking=True)
-        fed = self.sampled.index_select(0, rows.clamp(min=0))
-        torch.where(rows >= 0, fed, input_ids, out=input_ids)
+        put_fed(torch.from_numpy(self.rows).to(input_ids.device, non_blocking=True), self.sampled, input_ids)
 
 
 # On ranks other than 0: the input ids come from rank 0.

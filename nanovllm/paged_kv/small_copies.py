@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import torch
 from torch import Tensor
 
 HAS_KERNEL = importlib.util.find_spec("triton") is not None
@@ -28,6 +29,9 @@ def copy_fed(source: Tensor, target: Tensor, rows: Tensor, sampled: Tensor) -> N
         copies.copy_fed(source, target, rows, sampled)
         return
     copy_words(source, target)
-    rows = rows.to(target.device)
-    fed = target[: rows.numel()]
-    fed.copy_(sampled[rows.clamp(min=0)].where(rows >= 0, fed))
+    put_fed(rows.to(target.device), sampled, target[: rows.numel()])
+
+
+def put_fed(rows: Tensor, sampled: Tensor, target: Tensor) -> None:
+    """target[i] = sampled[rows[i]] where rows is not -1; all on one device, rows and target [m] int64."""
+    torch.where(rows >= 0, sampled.index_select(0, rows.clamp(min=0)), target, out=target)

@@ -53,12 +53,19 @@ def forward(
         return _forward_in_parts(layer, x, residual, angles, context)
     norm, qkv_proj = layer.input_layernorm, attention.qkv_proj
     qkv, residual = run.norm_linear(x, residual, norm.weight, norm.eps, qkv_proj.weight, qkv_proj.bias)
-    q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
-    out = mlp.ops.attend(qkv, q_weight, k_weight, attention.q_norm.eps, angles, attention.attention, context)
-    x = attention.o_proj.add_up(run.linear(out.flatten(1), attention.o_proj.weight))
+    out = _attend(layer, qkv, angles, context)
+    x = attention.o_proj.add_up(run.linear(out, attention.o_proj.weight))
     norm = layer.post_attention_layernorm
     gated, residual = run.norm_linear(x, residual, norm.weight, norm.eps, mlp.gate_up_proj.weight, gated=True)
     return mlp.down_proj.add_up(run.linear(gated, mlp.down_proj.weight)), residual
+
+
+def _attend(layer: "Qwen3DecoderLayer", qkv: Tensor, angles: RotaryAngles, context: ForwardContext) -> Tensor:
+    """From the QKV product to what the output projection is given: [T, Hq * D]."""
+    attention = layer.self_attn
+    q_norm, k_norm = attention.q_norm, attention.k_norm
+    heads = attention.ops.attend(qkv, q_norm.weight, k_norm.weight, q_norm.eps, angles, attention.attention, context)
+    return heads.flatten(1)
 
 
 def _forward_in_parts(
@@ -72,10 +79,8 @@ def _forward_in_parts(
     attention, mlp = layer.self_attn, layer.mlp
     norm = layer.input_layernorm
     x, residual = (norm(x), x) if residual is None else norm.add_and_norm(x, residual)
-    q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
-    qkv = attention.qkv_proj(x)
-    out = mlp.ops.attend(qkv, q_weight, k_weight, attention.q_norm.eps, angles, attention.attention, context)
-    parts = split_linear.partial_sums(out.flatten(1), attention.o_proj.weight)
+    out = _attend(layer, attention.qkv_proj(x), angles, context)
+    parts = split_linear.partial_sums(out, attention.o_proj.weight)
     x, residual = layer.post_attention_layernorm.add_and_norm(parts, residual)
     gated = mlp.ops.gated(x, mlp.gate_up_proj.weight)
     return split_linear.partial_sums(gated, mlp.down_proj.weight), residual

@@ -79,7 +79,8 @@ class BoundedPrefill:
         others_run = bool(scheduler.running)
         if others_run and scheduler.waiting and self.prefill_steps >= self.max_prefill_steps:
             schedule = schedule_ahead(scheduler, step, self._why())
-            self.held_back["max_prefill_steps"] += schedule is not None
+            if schedule is not None:
+                self.held_back["max_prefill_steps"] += 1
         else:
             with self._budget(scheduler, others_run):
                 schedule = schedule_ahead(scheduler, step)

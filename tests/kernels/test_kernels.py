@@ -233,7 +233,7 @@ def _scores_kernel(bits_ptr, out_ptr, FAST: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def test_the_draws_of_the_race_kernel_are_within_1e_5_of_exact_logarithms() -> None:
-    """Every draw there is on a GPU; on a CPU the smallest 2^13, the largest, and others between."""
+    """Every draw there is on a GPU; on a CPU 2^13 of them, closer together where u is near 1, and the smallest u."""
     top = torch.arange(2**23) if DEVICE.type == "cuda" else (2**23 - 1 - torch.arange(2**13) ** 2 // 8)
     top[-1] = 0
     out = torch.empty(len(top), device=DEVICE)
