@@ -13,6 +13,7 @@ _TOKENIZERS = {
     "Qwen2Tokenizer": "Qwen2TokenizerFast",  # Qwen3's published checkpoints
     "Qwen2TokenizerFast": "Qwen2TokenizerFast",
     "PreTrainedTokenizerFast": "PreTrainedTokenizerFast",
+    "TokenizersBackend": "PreTrainedTokenizerFast",  # the same, as transformers 5 writes it
 }
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from nanovllm.config import EngineConfig
@@ -11,7 +12,7 @@ from nanovllm.engine.metrics import RequestMetrics
 from nanovllm.engine.model_ranks import ModelRanks
 from nanovllm.engine.outputs import RequestOutput, StepOutput
 from nanovllm.engine.requests import Prompt, check_checkpoint_limit, check_prompt, decode_all
-from nanovllm.engine.startup import make_plan
+from nanovllm.engine.startup import Plan, make_plan
 from nanovllm.errors import NanoVLLMError, RequestError
 from nanovllm.paged_kv.batch import SamplingInputs
 from nanovllm.sampling_params import SamplingParams
@@ -38,15 +39,14 @@ class LLMEngine:
         self.config = EngineConfig.from_limits(model, **limits)
         folder = resolve_checkpoint(self.config.model)
         self.plan = make_plan(self.config, folder, tuple(setup), tuple(prepare))
-        self.tokenizer = None if self.config.skip_tokenizer_init else load_tokenizer(folder)
-        self.ranks = ModelRanks(self.plan)
+        self.ranks, self.tokenizer, eos = _start(self.plan)
         self.model_runner = self.ranks.runner
         self.scheduler = Scheduler(
             BlockManager(self.ranks.num_blocks, self.config.kvcache_block_size),
             max_num_seqs=self.config.max_num_seqs,
             max_num_batched_tokens=self.config.max_num_batched_tokens,
             max_model_len=self.plan.max_model_len,
-            eos_token_ids=eos_token_ids(folder, self.tokenizer),
+            eos_token_ids=eos,
         )
         self.on_event: Callable[[str], None] | None = None
         self.policy: Callable[[Scheduler], Schedule] | None = None  # chooses in place of Scheduler.schedule
@@ -208,3 +208,27 @@ class LLMEngine:
 
     def __exit__(self, *exc: object) -> None:
         self.exit()
+
+
+def _start(plan: Plan) -> tuple[ModelRanks, Any, frozenset[int]]:
+    """The ranks, the tokenizer (or None), and the ids that end a completion. The tokenizer comes first, so that damaged
+    files are refused before the weights are read.
+
+    An engine that compiles and records for seconds reads it meanwhile: importing and filling one takes seconds too.
+    """
+
+    def read() -> tuple[Any, frozenset[int]]:
+        tokenizer = None if plan.config.skip_tokenizer_init else load_tokenizer(plan.folder)
+        return tokenizer, eos_token_ids(plan.folder, tokenizer)
+
+    if plan.device_type != "cuda" or plan.config.enforce_eager:
+        tokenizer, eos = read()
+        return ModelRanks(plan), tokenizer, eos
+    with ThreadPoolExecutor(1, "tokenizer") as beside:
+        reading = beside.submit(read)
+        ranks = ModelRanks(plan)
+    try:
+        return ranks, *reading.result()
+    except BaseException:
+        ranks.close()
+        raise

@@ -155,6 +155,10 @@ def wants_graphs(plan: Plan, runner: ModelRunner) -> bool:
 
 def measure_budget(plan: Plan, runner: ModelRunner, meter: MemoryMeter) -> MemoryBudget:
     """Warm up at the worst case, see what it takes, and reserve what the graphs will take."""
+    if wants_graphs(plan, runner) and plan.config.tensor_parallel_size == 1:
+        runner.allocate(1)
+        runner.compile_ahead(plan.max_batch_tokens, plan.config.max_num_seqs, plan.max_model_len)
+        runner.release_pool()
     meter.start_peak()
     runner.warm_up(plan.max_batch_tokens, plan.config.max_num_seqs, plan.max_model_len)
     peak = meter.peak()
@@ -169,8 +173,6 @@ def _graph_bytes(plan: Plan, runner: ModelRunner, meter: MemoryMeter) -> int:
     """
     sizes = graph_batch_sizes(plan.config.max_num_seqs)
     runner.allocate(1)
-    if plan.config.tensor_parallel_size == 1:
-        runner.compile_ahead(plan.config.max_num_seqs, plan.max_model_len)
     taken = []
     for trial in (sizes[-1:], sizes[-2:]):
         free_before = meter.free()

@@ -8,7 +8,6 @@ and is sampled greedily from whatever comes out; nobody reads it.
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, Generic, TypeVar
 
@@ -29,12 +28,6 @@ def graph_batch_sizes(max_num_seqs: int) -> list[int]:
     """1, 2, 4, 8, every multiple of 16, and always the largest allowed batch; ascending."""
     sizes = {1, 2, 4, 8, *range(16, max_num_seqs + 1, 16), max_num_seqs}
     return sorted(s for s in sizes if s <= max_num_seqs)
-
-
-def compile_lanes(max_num_seqs: int) -> list[list[int]]:
-    """Batch sizes that together need every decode kernel, in lanes that share few: from few rows to many."""
-    lanes = [[1], [8], [16, 32], [64, 128, max_num_seqs]]
-    return [sorted({min(size, max_num_seqs) for size in lane}) for lane in lanes]
 
 
 def write_padded(host: dict[str, np.ndarray], batch: HostBatch, size: int) -> None:
@@ -236,25 +229,16 @@ class DecodeGraphs(RecordedSteps[DecodeBuffers]):
 
     kind = "decoding"
 
-    def compile_ahead(self, lanes: list[list[int]]) -> None:
-        """Run the body once for each of the batch sizes, the lanes side by side, so that their kernels compile sooner.
-
-        Nothing is stored. An error is left to the recording, which meets it again and reports it.
-        """
+    def lane(self, sizes: list[int]) -> Callable[[], None]:
+        """Steps of the given sizes, one after the other, for `side_by_side` to run. Nothing is stored."""
         self._fill_with_padding()
-        device = self.buffers.device["input_ids"].device
 
-        @torch.inference_mode()
-        def run(lane: list[int]) -> None:
-            with torch.cuda.device(device):
-                for size in lane:
-                    self._body(*self._inputs(size))
+        def run() -> None:
+            for size in sizes:
+                inputs = self._inputs(size)
+                self._head(self._body(*inputs), inputs[2], *self._draws(size))
 
-        # Few lanes: a thread that multiplies matrices leaves a workspace of the library's on the device.
-        with ThreadPoolExecutor(len(lanes) + 1) as pool:
-            for running in [pool.submit(self.buffers.compile_copies), *(pool.submit(run, lane) for lane in lanes)]:
-                running.exception()
-        wait_for(device)
+        return run
 
     def _inputs(self, size: int) -> tuple[Tensor, Tensor, ForwardContext]:
         d = self.buffers.device

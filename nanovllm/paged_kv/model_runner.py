@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,8 +13,9 @@ from torch import Tensor
 from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.batch import DeviceBatch, HostBatch, SamplingInputs, pad_block_tables, prepare, to_device
 from nanovllm.paged_kv.cache import KVCache, KVCacheSpec
+from nanovllm.paged_kv.compile_ahead import compile_lanes, side_by_side
 from nanovllm.paged_kv.context import ForwardContext
-from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, compile_lanes, graph_batch_sizes
+from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, graph_batch_sizes
 from nanovllm.paged_kv.in_flight import Feed, PendingTokens
 from nanovllm.paged_kv.memory import MemoryMeter
 from nanovllm.paged_kv.prefill_graphs import PrefillBuffers, PrefillGraphs, prefill_graph_sizes
@@ -136,9 +138,14 @@ class ModelRunner:
         self.prefill_graphs = graphs if graphs.capture(sizes or prefill_graph_sizes(max_tokens)) else None
         return self.prefill_graphs is not None
 
-    def compile_ahead(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Compile the decode kernels side by side. Needs a pool. Not for several ranks: their collectives would mix."""
-        self._unrecorded(max_num_seqs, max_model_len).compile_ahead(compile_lanes(max_num_seqs))
+    def compile_ahead(self, num_tokens: int, max_num_seqs: int, max_model_len: int) -> None:
+        """Compile what the first steps launch, side by side. Needs a pool, and one rank: collectives would mix.
+
+        Decode steps run as padding, and `warm_up` for the rest.
+        """
+        graphs = self._unrecorded(max_num_seqs, max_model_len)
+        lanes = [graphs.buffers.compile_copies, *map(graphs.lane, compile_lanes(max_num_seqs))]
+        side_by_side([partial(self.warm_up, num_tokens, max_num_seqs, max_model_len), *lanes], self.device)
 
     def _unrecorded(self, max_num_seqs: int, max_model_len: int) -> DecodeGraphs:
         buffers = DecodeBuffers(max_num_seqs, -(-max_model_len // self.spec.block_size), self.device)

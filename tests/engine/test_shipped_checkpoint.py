@@ -161,7 +161,11 @@ def test_an_engine_writes_nothing_into_the_package() -> None:
     assert sorted(p.name for p in FOLDER.iterdir()) == before
 
 
-@pytest.mark.parametrize("kind", ["Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast", None], ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    ["Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend", None],
+    ids=str,
+)
 def test_a_tokenizer_is_the_one_that_transformers_chooses(tmp_path: Path, texts: list[str], kind: str | None) -> None:
     """Found without AutoTokenizer where the configuration names a class that is known."""
     for file in FOLDER.glob("*.json"):

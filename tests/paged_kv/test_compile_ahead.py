@@ -1,12 +1,16 @@
 """Running a batch of each kind before the first recording, here without a GPU: what runs, and on which inputs."""
 
+import threading
 from contextlib import nullcontext
 
 import pytest
 import torch
 
+from nanovllm.paged_kv.compile_ahead import compile_lanes, side_by_side
 from nanovllm.paged_kv.context import ForwardContext
-from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, compile_lanes
+from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +30,26 @@ def test_every_kind_of_batch_runs_once_as_padding(max_num_seqs: int) -> None:
         seen.append(len(ids))
         return ids
 
-    graphs = DecodeGraphs(body, lambda *a: None, DecodeBuffers(max_num_seqs, 2, torch.device("cpu")), 64)
+    def head(hidden: torch.Tensor, context: ForwardContext, temperature: torch.Tensor, keys: torch.Tensor) -> None:
+        assert len(hidden) == len(temperature) == len(keys)
+        sampled.append(len(hidden))
+
+    sampled: list[int] = []
+    graphs = DecodeGraphs(body, head, DecodeBuffers(max_num_seqs, 2, CPU), 64)
     graphs.buffers.device["slot_mapping"].fill_(3)  # of an earlier step
     lanes = compile_lanes(max_num_seqs)
-    graphs.compile_ahead(lanes)
-    assert sorted(seen) == sorted(size for lane in lanes for size in lane)
+    side_by_side([graphs.lane(sizes) for sizes in lanes], CPU)
+    assert sorted(seen) == sorted(sampled) == sorted(size for lane in lanes for size in lane)
     assert {1, min(8, max_num_seqs), max_num_seqs} <= set(seen)
     assert max(seen) == max_num_seqs
     assert graphs.sizes == []  # nothing was recorded
+
+
+def test_lanes_run_at_the_same_time() -> None:
+    """Each waits for all of them: one after the other they would wait for ever."""
+    meeting, met = threading.Barrier(3, timeout=30), []
+    side_by_side([lambda: met.append(meeting.wait())] * 3, CPU)
+    assert sorted(met) == [0, 1, 2]
 
 
 def test_an_error_is_left_to_the_recording() -> None:
@@ -43,6 +59,6 @@ def test_an_error_is_left_to_the_recording() -> None:
         ran.append(len(ids))
         raise RuntimeError("this kernel does not compile")
 
-    graphs = DecodeGraphs(body, lambda *a: None, DecodeBuffers(40, 2, torch.device("cpu")), 64)
-    graphs.compile_ahead([[1], [8, 16]])
+    graphs = DecodeGraphs(body, lambda *a: None, DecodeBuffers(40, 2, CPU), 64)
+    side_by_side([graphs.lane([1]), graphs.lane([8, 16])], CPU)
     assert sorted(ran) == [1, 8]  # the lane ends there, the others go on

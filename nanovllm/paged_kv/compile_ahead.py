@@ -1,0 +1,34 @@
+"""Before anything is recorded or measured: what the first steps launch is run side by side, so that it compiles sooner.
+
+Triton compiles a kernel when it is first launched, for half a second each, mostly outside of Python's lock.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+
+def compile_lanes(max_num_seqs: int) -> list[list[int]]:
+    """Batch sizes that together need every decode kernel, in lanes that share few: from few rows to many."""
+    lanes = [[1], [8], [16, 32], [64, 128, 256, max_num_seqs]]
+    return [sorted({min(size, max_num_seqs) for size in lane}) for lane in lanes]
+
+
+def side_by_side(lanes: list[Callable[[], Any]], device: torch.device) -> None:
+    """Run each of the lanes in a thread of its own, with `device` as the current one.
+
+    An error is left to whatever runs the same kernels next, which meets it again and reports it. Few lanes: a thread
+    that multiplies matrices leaves a workspace of the library's on the device.
+    """
+
+    @torch.inference_mode()
+    def run(lane: Callable[[], Any]) -> None:
+        with torch.cuda.device(device):
+            lane()
+
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        for running in [pool.submit(run, lane) for lane in lanes]:
+            running.exception()
+    torch.cuda.synchronize(device)
