@@ -1,11 +1,41 @@
 """The flash-attn backend: the library's prefill, our decode; block size a multiple of 256."""
 
-from flash_attn import flash_attn_varlen_func
+import flash_attn
+from flash_attn import flash_attn_interface, flash_attn_varlen_func
 from torch import Tensor
 
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.store import store_kv
+
+_KNOWN_VERSION = flash_attn.__version__.startswith("2.8.")  # whose compiled function takes what _varlen_fwd gives it
+
+
+def _varlen_fwd(q: Tensor, k: Tensor, v: Tensor, context: ForwardContext, scale: float) -> Tensor:
+    """What flash_attn_varlen_func calls in the end. On its way there it imports torch's compiler, for seconds."""
+    return flash_attn_interface.flash_attn_gpu.varlen_fwd(
+        q,
+        k,
+        v,
+        None,  # out: a new tensor
+        context.cu_seqlens_q,
+        context.cu_seqlens_k,
+        None,  # seqused_k: all of the keys
+        None,  # leftpad_k
+        context.block_tables,
+        None,  # alibi_slopes
+        context.max_seqlen_q,
+        context.max_seqlen_k,
+        0.0,  # dropout
+        scale,
+        False,  # zero_tensors
+        True,  # causal
+        -1,  # window to the left
+        -1,  # and to the right
+        0.0,  # softcap
+        False,  # return_softmax
+        None,  # generator
+    )[0]
 
 
 class FlashAttnBackend:
@@ -23,6 +53,8 @@ class FlashAttnBackend:
     ) -> Tensor:
         """From the pool through block tables when a prefix is cached, else from this step's rows."""
         keys, values = (k, v) if context.block_tables is None else (k_cache, v_cache)
+        if _KNOWN_VERSION and q.shape[-1] % 8 == 0:
+            return _varlen_fwd(q, keys, values, context, scale)
         return flash_attn_varlen_func(
             q,
             keys,

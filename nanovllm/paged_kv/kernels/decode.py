@@ -128,15 +128,18 @@ def _join_kernel(
 
 
 def choose_splits(num_seqs: int, num_kv_heads: int, device: torch.device) -> int:
-    """Splits of every context: enough programs to fill the GPU about three times, a power of two, at most 32.
+    """Splits of every context: four to eight programs for each multiprocessor, a power of two, at most 32.
 
-    Three is what scripts/kernel_times.py found best on an H200 for 1 to 64 sequences.
+    From three sequences x KV heads for each multiprocessor on there is one split, because joining costs more than it
+    wins. Both are what scripts/kernel_times.py found best on an H200, for 1 to 64 sequences of 8 KV heads.
 
     It depends on the batch size alone, so that a captured graph stays right while contexts grow.
     """
-    wanted = 3 * multiprocessors(device) / (num_seqs * num_kv_heads)
+    tasks, processors = num_seqs * num_kv_heads, multiprocessors(device)
+    if tasks >= 3 * processors:
+        return 1
     splits = 1
-    while splits < wanted and splits < MAX_SPLITS:
+    while splits * tasks < 4 * processors and splits < MAX_SPLITS:
         splits *= 2
     return splits
 
@@ -144,14 +147,19 @@ def choose_splits(num_seqs: int, num_kv_heads: int, device: torch.device) -> int
 def _tile(num_tasks: int, row_bytes: int, device: torch.device) -> tuple[int, int, int]:
     """(keys that a program loads in one turn, turns under way at a time, warps) for sequences x KV heads = num_tasks.
 
-    On an H200 with 8 KV heads 128 keys were up to 8 % faster for 128 and 256 sequences, 32 a tenth faster for one, 64
-    for the others. What does not fit into shared memory, 2 x keys x turns x row_bytes, is made smaller.
+    Found on an H200 with 8 KV heads. Few warps are faster where contexts are of one length, but a program left alone
+    with a long one reads slowly: 256 sequences of 100 to 2,000 tokens take 259 us with 128 keys and four warps, 290
+    with 32 keys and one. What does not fit into shared memory, 2 x keys x turns x row_bytes, is made smaller.
     """
-    tiles = [(64, 3, 4), (64, 2, 4), (32, 2, 4), (16, 2, 4)]
-    if num_tasks <= 16:
-        tiles.insert(0, (32, 4, 2))
+    tiles = [(64, 2, 4), (32, 2, 4), (16, 2, 4)]
+    if num_tasks <= 40:
+        tiles.insert(0, (32, 2, 2))
+    elif 400 <= num_tasks < 800:
+        tiles.insert(0, (64, 2, 2))
     elif 800 <= num_tasks <= 2600:
         tiles.insert(0, (128, 3, 4))
+    elif num_tasks > 2600:
+        tiles.insert(0, (32, 2, 1))
     room = shared_memory(device) - 8192  # the queries and the scores take some too
     return next((t for t in tiles if 2 * t[0] * t[1] * row_bytes <= room), tiles[-1])
 
