@@ -42,10 +42,14 @@ def microseconds(call: Callable[[], object]) -> float:
 
 @dataclass
 class Step:
-    """The inputs of the attention of one decode step: `batch` sequences whose newest token is number `context`."""
+    """The inputs of the attention of one decode step: `batch` sequences whose newest token is number `context`.
+
+    shortest: contexts are drawn from there to `context`, in no order.
+    """
 
     batch: int
     context: int
+    shortest: int | None = None
 
     def __post_init__(self) -> None:
         blocks = -(-self.context // BLOCK)
@@ -54,9 +58,11 @@ class Step:
         owned = torch.randperm(self.batch * blocks, device="cuda").int().view(self.batch, blocks)
         self.tables = torch.zeros(self.batch, 16, device="cuda", dtype=torch.int32)  # as max_model_len 4096 makes it
         self.tables[:, :blocks] = owned
-        self.lens = torch.full((self.batch,), self.context, device="cuda", dtype=torch.int32)
+        low = self.context if self.shortest is None else self.shortest
+        self.lens = torch.randint(low, self.context + 1, (self.batch,), device="cuda", dtype=torch.int32)
+        self.order = self.lens.argsort(descending=True, stable=True).int()
         self.positions = self.lens.long() - 1
-        self.slots = owned[:, -1].long() * BLOCK + (self.context - 1) % BLOCK
+        self.slots = owned.gather(1, self.positions[:, None] // BLOCK)[:, 0].long() * BLOCK + self.positions % BLOCK
         self.qkv = random(self.batch, (HEADS + 2 * KV_HEADS) * HEAD_DIM)
         self.gain, self.angles = random(HEAD_DIM), torch.randn(8192, HEAD_DIM, device="cuda")
 
@@ -65,8 +71,16 @@ class Step:
         return heads.norm_rotate_store(*args, cache[0], cache[1])[0]
 
     def ours(self, cache: Tensor) -> Tensor:
-        """One kernel for the heads, and ours for attention."""
-        return paged_decode(self.qkv_heads(cache), cache[0], cache[1], self.tables, self.lens, 0.088)
+        """One kernel for the heads, and ours for attention, the longest contexts first."""
+        return self._paged_decode(cache, self.order)
+
+    def as_they_are(self, cache: Tensor) -> Tensor:
+        """The same with the rows begun as they are."""
+        return self._paged_decode(cache, None)
+
+    def _paged_decode(self, cache: Tensor, order: Tensor | None) -> Tensor:
+        q = self.qkv_heads(cache)
+        return paged_decode(q, cache[0], cache[1], self.tables, self.lens, 0.088, order=order)
 
     def flash(self, cache: Tensor) -> object:
         """One kernel for the heads, and flash-attn's for attention."""
@@ -78,15 +92,18 @@ class Step:
         )
 
 
-def attention(batch: int, context: int) -> None:
+def attention(batch: int, context: int, shortest: int | None = None) -> None:
     """One line: heads and attention of a decode step."""
-    step = Step(batch, context)
+    step = Step(batch, context, shortest)
     ways = {"ours": step.ours, "flash-attn": step.flash}
-    cells = [f"floor {2 * batch * context * KV_HEADS * HEAD_DIM * 2 / BYTES_PER_US:6.1f}"]
+    if shortest is not None:
+        ways["ours as they are"] = step.as_they_are
+    cells = [f"floor {2 * int(step.lens.sum()) * KV_HEADS * HEAD_DIM * 2 / BYTES_PER_US:6.1f}"]
     for name, way in ways.items():
         with suppress(ImportError):  # flash-attn may be missing
             cells.append(f"{name} {microseconds(lambda: [way(cache) for cache in step.caches]):6.1f}")  # noqa: B023
-    print(f"attention {batch:4d} x {context:5d}: " + " | ".join(cells), flush=True)
+    lengths = f"{context:5d}" if shortest is None else f"{shortest}..{context}"
+    print(f"attention {batch:4d} x {lengths}: " + " | ".join(cells), flush=True)
 
 
 def products(rows: int) -> None:
@@ -130,6 +147,9 @@ def main() -> None:
     few = ((1, 512), (1, 4000), (4, 1024), (8, 1024), (16, 1024))
     for batch, context in (*few, (32, 1024), (64, 1024), (128, 600), (256, 512), (512, 160)):
         attention(batch, context)
+        torch.cuda.empty_cache()
+    for batch, shortest, context in ((16, 100, 2000), (64, 100, 2000), (256, 100, 2000), (512, 32, 600)):
+        attention(batch, context, shortest)
         torch.cuda.empty_cache()
     for rows in (1, 2, 4, 8, 16, 32, 64, 128):
         products(rows)

@@ -53,7 +53,9 @@ DECODE = Seam(f"{_TORCH_BACKEND}:TorchBackend", "decode", "(self, q, k_cache, v_
 CAUSAL_ATTENTION = Seam(_TORCH_BACKEND, "causal_attention", "(q, k, v, scale)")
 PREFILL = Seam(f"{_TORCH_BACKEND}:TorchBackend", "prefill", "(self, q, k, v, k_cache, v_cache, context, scale)")
 PAGED_DECODE = Seam(
-    _TRITON_BACKEND, "paged_decode", "(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits=None)"
+    _TRITON_BACKEND,
+    "paged_decode",
+    "(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits=None, order=None)",
 )
 
 _ENGINE = "nanovllm.engine.llm_engine:LLMEngine"

@@ -19,6 +19,7 @@ class ForwardContext:
     cu_seqlens_q, cu_seqlens_k: [B + 1] int32, running sums of query and key lengths. Prefill only.
     max_seqlen_q, max_seqlen_k: the longest of them, in tokens.
     last_token_rows: [num_logits] int64, rows of the tokens whose logits are needed; None means all rows (decode).
+    order: [B] int32, the rows by context_lens, longest first, in which decode attention begins them; None: as they are.
     """
 
     is_prefill: bool
@@ -30,6 +31,7 @@ class ForwardContext:
     max_seqlen_q: int = 1
     max_seqlen_k: int = 1
     last_token_rows: Tensor | None = None
+    order: Tensor | None = None
 
     @cached_property
     def query_bounds(self) -> list[int]:

@@ -50,8 +50,8 @@ class DecodeBuffers(FixedInputs):
     """The inputs of the recorded decode steps.
 
     [max_num_seqs] each: input_ids, positions, slot_mapping, rows (int64), keys [.., 2] (int64), temperature (fp32),
-    context_lens (int32); and block_tables [max_num_seqs, max_blocks] (int32) last, so that a small batch copies a
-    short prefix of the buffer. rows: where each input id stands among an earlier step's samples, or -1; only the copy
+    context_lens, order (int32); and block_tables [max_num_seqs, max_blocks] (int32) last, so that a small batch copies
+    a short prefix of the buffer. rows: where each input id stands among an earlier step's samples, or -1; only the copy
     itself reads it, and takes the ids to be the first words of the buffer.
     """
 
@@ -64,6 +64,7 @@ class DecodeBuffers(FixedInputs):
             "rows": np.int64,
             "temperature": np.float32,
             "context_lens": np.int32,
+            "order": np.int32,
         }
         columns: list[Column] = [(name, dtype, (max_num_seqs,)) for name, dtype in row.items()]
         columns.append(("keys", np.int64, (max_num_seqs, 2)))
@@ -85,6 +86,7 @@ class DecodeBuffers(FixedInputs):
         """
         host, real = self.next_host(), slice(0, len(batch.input_ids))
         write_padded(host, batch, size)
+        host["order"][:size] = np.argsort(-host["context_lens"][:size], kind="stable")  # longest first
         host["temperature"][:size] = 0
         if temperature is not None:
             host["temperature"][real] = temperature
@@ -109,7 +111,12 @@ class DecodeBuffers(FixedInputs):
         d = self.device
         tables = d["block_tables"][:size]
         return ForwardContext(
-            False, d["slot_mapping"][:size], d["context_lens"][:size], tables, max_seqlen_k=max_seqlen_k
+            False,
+            d["slot_mapping"][:size],
+            d["context_lens"][:size],
+            tables,
+            max_seqlen_k=max_seqlen_k,
+            order=d["order"][:size],
         )
 
 
@@ -251,3 +258,5 @@ class DecodeGraphs(RecordedSteps[DecodeBuffers]):
         self.buffers.device["slot_mapping"].fill_(-1)
         for name in ("context_lens", "positions", "input_ids"):
             self.buffers.device[name].fill_(0)
+        order = self.buffers.device["order"]
+        order.copy_(torch.arange(len(order)))

@@ -95,10 +95,12 @@ def paged_decode(
     context_lens: torch.Tensor,
     scale: float,
     num_splits: int | None = None,
+    order: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Launch one program for each sequence and query head. This function is complete; it does not split contexts.
 
     q: [B, Hq, D]. Caches: [blocks, block_size, Hkv, D]. block_tables: [B, max_blocks] int32. context_lens: [B] int32.
+    num_splits, order (which rows to begin first) change no result: they make the engine's own kernel faster.
     """
     num_seqs, num_heads, head_dim = q.shape
     out = torch.empty(num_seqs, num_heads, head_dim, dtype=q.dtype, device=q.device)

@@ -62,6 +62,7 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
         store_kv(k, k, cache, cache, slots)
         for splits in (1, 8):
             paged_decode(q, cache, cache, tables, lens, 0.1, splits)
+            paged_decode(q, cache, cache, tables, lens, 0.1, splits, lens)
         paged_prefill(q, k, k, running, running, 1, 0.1)
         paged_prefill(q, cache, cache, running, running, 1, 0.1, tables)
         x, weight = torch.zeros(3, hidden, dtype=dtype), torch.zeros(hidden, dtype=dtype)

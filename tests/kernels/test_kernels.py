@@ -107,6 +107,19 @@ def test_paged_decode_equals_the_reference(
     assert_close(out, TorchBackend().decode(q, clean_k, clean_v, context, 0.3))
 
 
+@pytest.mark.parametrize("splits", [1, 4])
+def test_the_order_in_which_rows_are_begun_changes_no_bit(splits: int) -> None:
+    lens = [9, 40, 0, 17]
+    k_cache, v_cache, tables = make_cache([max(n, 1) for n in lens], 4, 2, 16, torch.float32)
+    q, context_lens = random(4, 4, 16), torch.tensor(lens, dtype=torch.int32, device=DEVICE)
+    as_they_are = paged_decode(q, k_cache, v_cache, tables, context_lens, 0.3, splits)
+    assert as_they_are[[0, 1, 3]].abs().sum(dim=(1, 2)).min() > 0
+    for rows in ([1, 3, 0, 2], [3, 2, 1, 0]):
+        order = torch.tensor(rows, dtype=torch.int32, device=DEVICE)
+        out = paged_decode(q, k_cache, v_cache, tables, context_lens, 0.3, splits, order)
+        assert torch.equal(out, as_they_are)
+
+
 def test_paged_decode_of_a_padded_row_is_zero_and_leaves_the_others_alone() -> None:
     k_cache, v_cache, tables = make_cache([6, 3], 4, 2, 16, torch.float32)
     q = random(2, 4, 16)

@@ -96,7 +96,7 @@ def decode_kernel(
     tl.store(out_ptr + where, out.to(out_ptr.dtype.element_ty), mask=d_mask)
 
 
-def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits=None):
+def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits=None, order=None):
     num_seqs, num_heads, head_dim = q.shape
     out = torch.empty(num_seqs, num_heads, head_dim, dtype=q.dtype, device=q.device)
     decode_kernel[(num_seqs, num_heads)](
@@ -243,7 +243,7 @@ EXERCISE = Exercise(
             "works it out in torch",
             "paged_decode",
             source="""
-def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits=None):
+def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits=None, order=None):
     out = torch.zeros_like(q)
     size, group = k_cache.shape[1], q.shape[1] // k_cache.shape[2]
     for i, length in enumerate(context_lens.tolist()):

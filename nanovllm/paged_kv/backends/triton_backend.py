@@ -39,4 +39,5 @@ class TritonBackend:
     def decode(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, context: ForwardContext, scale: float) -> Tensor:
         """Split over the context."""
         assert context.block_tables is not None
-        return paged_decode(q, k_cache, v_cache, context.block_tables, context.context_lens, scale)
+        tables, lens = context.block_tables, context.context_lens
+        return paged_decode(q, k_cache, v_cache, tables, lens, scale, order=context.order)

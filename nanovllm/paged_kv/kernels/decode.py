@@ -21,6 +21,7 @@ def _decode_kernel(
     v_cache_ptr,
     block_tables_ptr,
     context_lens_ptr,
+    order_ptr,
     acc_ptr,
     max_ptr,
     sum_ptr,
@@ -38,17 +39,21 @@ def _decode_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
     WHOLE_PAGES: tl.constexpr,
+    ORDERED: tl.constexpr,
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """Program (KV head, split, sequence): attention of GROUP query heads to one split of the keys.
 
     The heads of a token lie behind each other in the cache, so programs that run together read neighbouring memory.
-    WHOLE_PAGES: BLOCK_N divides block_size, so the keys of one turn lie behind each other too.
+    WHOLE_PAGES: BLOCK_N divides block_size, so the keys of one turn lie behind each other too. ORDERED: the third
+    number counts in `order`, because a GPU begins with the lowest numbers.
     """
     kv_head = tl.program_id(0)
     split = tl.program_id(1)
     seq = tl.program_id(2).to(tl.int64)
+    if ORDERED:
+        seq = tl.load(order_ptr + seq).to(tl.int64)
     context = tl.load(context_lens_ptr + seq)
     per_split = tl.cdiv(tl.cdiv(context, num_splits), BLOCK_N) * BLOCK_N
     first = split * per_split
@@ -172,11 +177,14 @@ def paged_decode(
     context_lens: torch.Tensor,
     scale: float,
     num_splits: int | None = None,
+    order: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of one row a sequence q [B, Hq, D] to its cached keys; [B, Hq, D].
 
     Caches [blocks, block_size, Hkv, D], block_tables [B, max_blocks] int32, context_lens [B] int32 (0: padded row).
     Reads 2 x context x Hkv x D elements a sequence, once for all query heads of a group.
+    order [B] int32: the rows in the order in which they are begun, None for as they are. With the longest first no
+    program is left alone with a long context at the end (LPT scheduling, Graham, 1969); the result is the same.
     """
     num_seqs, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
@@ -196,6 +204,7 @@ def paged_decode(
         v_cache,
         block_tables,
         context_lens,
+        context_lens if order is None else order,
         acc,
         split_max,
         split_sum,
@@ -213,6 +222,7 @@ def paged_decode(
         BLOCK_D=block_d,
         BLOCK_N=block_n,
         WHOLE_PAGES=block_size % block_n == 0,
+        ORDERED=order is not None,
         PRECISION=dot_precision(q.dtype),
         num_warps=warps,
         num_stages=stages,

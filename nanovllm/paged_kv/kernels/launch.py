@@ -19,10 +19,10 @@ CAN_START_EARLY = gdc_wait is not None
 def wait_for_inputs(EARLY: tl.constexpr):
     """Let the next kernel start, then wait until the last one has written everything.
 
-    What stands before this call in a kernel may read only what no kernel of the step writes (weights; positions, slots
-    and context lengths, which are copied in before the step's first kernel), and may write nothing. Small kernels that
-    follow each other in a CUDA graph win the time of a launch and of their first loads (CUDA's programmatic dependent
-    launch, compute capability 9.0).
+    What stands before this call in a kernel may read only what no kernel of the step writes (weights; positions, slots,
+    context lengths and their order, which are copied in before the step's first kernel), and may write nothing. Small
+    kernels that follow each other in a CUDA graph win the time of a launch and of their first loads (CUDA's
+    programmatic dependent launch, compute capability 9.0).
     """
     if EARLY:
         gdc_launch_dependents()
