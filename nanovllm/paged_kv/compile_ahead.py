@@ -5,6 +5,7 @@ Triton compiles a kernel when it is first launched, for half a second each, most
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import torch
@@ -16,19 +17,30 @@ def compile_lanes(max_num_seqs: int) -> list[list[int]]:
     return [sorted({min(size, max_num_seqs) for size in lane}) for lane in lanes]
 
 
-def side_by_side(lanes: list[Callable[[], Any]], device: torch.device) -> None:
-    """Run each of the lanes in a thread of its own, with `device` as the current one.
+def side_by_side(lanes: list[Callable[[], Any]], meanwhile: Callable[[], Any], device: torch.device) -> None:
+    """Run each of the lanes in a thread of its own, with `device` as the current one, and `meanwhile` in this one.
 
-    An error is left to whatever runs the same kernels next, which meets it again and reports it. Few lanes: a thread
-    that multiplies matrices leaves a workspace of the library's on the device.
+    A lane's error is left to whatever runs the same kernels next, which meets it again and reports it. Few lanes: a
+    thread that multiplies matrices takes a handle of the library, whose workspace stays on the device for the next
+    thread. All take theirs before any lane begins, so that each engine of a process needs the same number of them.
     """
+    ready = Barrier(len(lanes))
 
     @torch.inference_mode()
     def run(lane: Callable[[], Any]) -> None:
         with torch.cuda.device(device):
+            try:
+                if device.type == "cuda":
+                    torch.cuda.current_blas_handle()
+            except BaseException:
+                ready.abort()  # or the others would wait for ever
+                raise
+            ready.wait()
             lane()
 
     with ThreadPoolExecutor(len(lanes)) as pool:
-        for running in [pool.submit(run, lane) for lane in lanes]:
-            running.exception()
+        running = [pool.submit(run, lane) for lane in lanes]
+        meanwhile()
+        for lane in running:
+            lane.exception()
     torch.cuda.synchronize(device)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -144,8 +143,13 @@ class ModelRunner:
         Decode steps run as padding, and `warm_up` for the rest.
         """
         graphs = self._unrecorded(max_num_seqs, max_model_len)
-        lanes = [graphs.buffers.compile_copies, *map(graphs.lane, compile_lanes(max_num_seqs))]
-        side_by_side([partial(self.warm_up, num_tokens, max_num_seqs, max_model_len), *lanes], self.device)
+        lanes = [graphs.lane(sizes) for sizes in compile_lanes(max_num_seqs)]
+
+        def meanwhile() -> None:
+            graphs.buffers.compile_copies()
+            self.warm_up(num_tokens, max_num_seqs, max_model_len)
+
+        side_by_side(lanes, meanwhile, self.device)
 
     def _unrecorded(self, max_num_seqs: int, max_model_len: int) -> DecodeGraphs:
         buffers = DecodeBuffers(max_num_seqs, -(-max_model_len // self.spec.block_size), self.device)

@@ -38,7 +38,7 @@ def test_every_kind_of_batch_runs_once_as_padding(max_num_seqs: int) -> None:
     graphs = DecodeGraphs(body, head, DecodeBuffers(max_num_seqs, 2, CPU), 64)
     graphs.buffers.device["slot_mapping"].fill_(3)  # of an earlier step
     lanes = compile_lanes(max_num_seqs)
-    side_by_side([graphs.lane(sizes) for sizes in lanes], CPU)
+    side_by_side([graphs.lane(sizes) for sizes in lanes], lambda: None, CPU)
     assert sorted(seen) == sorted(sampled) == sorted(size for lane in lanes for size in lane)
     assert {1, min(8, max_num_seqs), max_num_seqs} <= set(seen)
     assert max(seen) == max_num_seqs
@@ -47,9 +47,35 @@ def test_every_kind_of_batch_runs_once_as_padding(max_num_seqs: int) -> None:
 
 def test_lanes_run_at_the_same_time() -> None:
     """Each waits for all of them: one after the other they would wait for ever."""
-    meeting, met = threading.Barrier(3, timeout=30), []
-    side_by_side([lambda: met.append(meeting.wait())] * 3, CPU)
-    assert sorted(met) == [0, 1, 2]
+    meeting, met = threading.Barrier(4, timeout=30), []
+
+    def lane() -> None:
+        met.append(meeting.wait())
+
+    side_by_side([lane] * 3, lane, CPU)
+    assert sorted(met) == [0, 1, 2, 3]
+
+
+def test_what_runs_meanwhile_may_fail() -> None:
+    """It is the warm-up, whose error ends the start; the lanes come to their end first."""
+    ended: list[int] = []
+    with pytest.raises(MemoryError, match="no room"):
+        side_by_side([lambda: ended.append(1)] * 2, fail, CPU)
+    assert ended == [1, 1]
+
+
+def test_lanes_without_a_handle_of_the_library_do_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_handle() -> None:
+        raise RuntimeError("no memory for a handle")
+
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", no_handle)
+    ran: list[int] = []
+    side_by_side([lambda: ran.append(1)] * 3, lambda: ran.append(0), torch.device("cuda", 0))
+    assert ran == [0]
+
+
+def fail() -> None:
+    raise MemoryError("no room")
 
 
 def test_an_error_is_left_to_the_recording() -> None:
@@ -60,5 +86,5 @@ def test_an_error_is_left_to_the_recording() -> None:
         raise RuntimeError("this kernel does not compile")
 
     graphs = DecodeGraphs(body, lambda *a: None, DecodeBuffers(40, 2, CPU), 64)
-    side_by_side([graphs.lane([1]), graphs.lane([8, 16])], CPU)
+    side_by_side([graphs.lane([1]), graphs.lane([8, 16])], lambda: None, CPU)
     assert sorted(ran) == [1, 8]  # the lane ends there, the others go on

@@ -159,10 +159,10 @@ def _tile(num_tasks: int, row_bytes: int, device: torch.device) -> tuple[int, in
     tiles = [(64, 2, 4), (32, 2, 4), (16, 2, 4)]
     if num_tasks <= 40:
         tiles.insert(0, (32, 2, 2))
-    elif 400 <= num_tasks < 800:
-        tiles.insert(0, (64, 2, 2))
-    elif 800 <= num_tasks <= 2600:
+    elif 600 <= num_tasks < 900:
         tiles.insert(0, (128, 3, 4))
+    elif 400 <= num_tasks <= 2600:
+        tiles.insert(0, (64, 2, 2))
     elif num_tasks > 2600:
         tiles.insert(0, (32, 2, 1))
     room = shared_memory(device) - 8192  # the queries and the scores take some too
