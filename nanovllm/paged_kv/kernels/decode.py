@@ -152,9 +152,10 @@ def choose_splits(num_seqs: int, num_kv_heads: int, device: torch.device) -> int
 def _tile(num_tasks: int, row_bytes: int, device: torch.device) -> tuple[int, int, int]:
     """(keys that a program loads in one turn, turns under way at a time, warps) for sequences x KV heads = num_tasks.
 
-    Found on an H200 with 8 KV heads. Few warps are faster where contexts are of one length, but a program left alone
-    with a long one reads slowly: 256 sequences of 100 to 2,000 tokens take 259 us with 128 keys and four warps, 290
-    with 32 keys and one. What does not fit into shared memory, 2 x keys x turns x row_bytes, is made smaller.
+    Found on an H200 with 8 KV heads. Few warps are faster where contexts are of one length, but a program with a long
+    one reads slowly: 512 sequences of 160 tokens take 89 us with 32 keys and one warp and 95 with 64 and two, 128 of
+    100 to 2,000 tokens 162 and 127. For 600 to 899 tasks those of 64 keys would fill a GPU not quite twice. What does
+    not fit into shared memory, 2 x keys x turns x row_bytes, is made smaller.
     """
     tiles = [(64, 2, 4), (32, 2, 4), (16, 2, 4)]
     if num_tasks <= 40:
