@@ -38,6 +38,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="IMPL",
         help="exercises (default), solutions, reference (the engine's own), or the path of a folder or file",
     )
+    grade.add_argument(
+        "--not-mine", action="store_true", help="IMPL is somebody else's work: your own progress stays as it is"
+    )
     grade.add_argument("--json", metavar="FILE", help="also write the grades as JSON; - for stdout and nothing else")
     grade.add_argument("--gradescope", metavar="FILE", help="also write the results.json of a Gradescope autograder")
     grade.add_argument("--seed", type=int, default=0, metavar="N", help="other random checks of the same kind")
@@ -115,7 +118,7 @@ def _show(args: argparse.Namespace, grades: "list[Grade]") -> None:
     show_card(console, grades)
     earned, points = sum(g.earned for g in grades), sum(g.points for g in grades)
     console.print(f"\n{earned} of {points} points in this run", markup=False)
-    if args.impl in ("solutions", "reference"):
+    if args.not_mine or args.impl in ("solutions", "reference"):
         return  # somebody else's work is nobody's progress
     progress = Progress()
     progress.record(grades)

@@ -38,6 +38,15 @@ def test_the_engine_itself_is_nobodys_progress(capsys: pytest.CaptureFixture) ->
     assert Progress().earned == {}
 
 
+def test_a_learners_work_is_not_the_instructors_progress(capsys: pytest.CaptureFixture, solutions: Path) -> None:
+    asked = ["grade", "1.2", "--impl", str(solutions)]
+    assert main([*asked, "--not-mine"]) == 0
+    assert "/100" not in capsys.readouterr().out
+    assert Progress().earned == {}
+    assert main(asked) == 0
+    assert Progress().earned == {"1.2": 2}
+
+
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["grade", "1.1", "--impl", "reference", "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
