@@ -10,12 +10,14 @@ from torch import Tensor
 
 from nanovllm.engine.llm_engine import LLMEngine
 from nanovllm.engine.startup import build_runner, measure_budget
+from nanovllm.paged_kv.batch import prepare_decode
 from nanovllm.paged_kv.cache import KVCacheSpec
 from nanovllm.paged_kv.context import ForwardContext
+from nanovllm.paged_kv.cuda_graphs import DecodeBuffers
 from nanovllm.paged_kv.memory import MemoryBudget
 from nanovllm.qwen3.config import Qwen3Config
 from nanovllm.qwen3.parallel import TensorParallelGroup
-from nanovllm.scheduler import BlockManager, Sequence
+from nanovllm.scheduler import BlockManager, ScheduledSlice, Sequence
 from nanovllm.trace.record import Record
 from nanovllm.viz.manager import manager_record
 
@@ -117,6 +119,20 @@ def changed_slots(before: Tensor, after: Tensor) -> list[int]:
     """Slots of a cache [num_blocks, block_size, Hkv, D] whose numbers differ between two copies."""
     differs = (before != after).flatten(0, 1).flatten(1).any(dim=1)
     return torch.nonzero(differs).flatten().tolist()
+
+
+def begun_in_order(lengths: list[int], block_size: int = 4) -> list[int]:
+    """The rows of a decode batch with these context lengths, in the order in which a recorded step begins them."""
+    widths = [-(-length // block_size) for length in lengths]
+    slices = [
+        ScheduledSlice(row, [0], length - 1, length, [0] * width)
+        for row, (length, width) in enumerate(zip(lengths, widths, strict=True))
+    ]
+    buffers = DecodeBuffers(len(lengths), max(widths), torch.device("cpu"))
+    buffers.fill(prepare_decode(slices, block_size), None, None, None, len(lengths))
+    order = buffers.context(len(lengths), max(lengths)).order
+    assert order is not None, "the graphs' buffers have an order"
+    return order.tolist()
 
 
 # --- notebook 23 ----------------------------------------------------------------------------------------------------
