@@ -28,15 +28,15 @@ def side_by_side(lanes: list[Callable[[], Any]], meanwhile: Callable[[], Any], d
 
     @torch.inference_mode()
     def run(lane: Callable[[], Any]) -> None:
-        with torch.cuda.device(device):
-            try:
-                if device.type == "cuda":
-                    torch.cuda.current_blas_handle()
-            except BaseException:
-                ready.abort()  # or the others would wait for ever
-                raise
-            ready.wait()
-            lane()
+        try:
+            if device.type == "cuda":
+                torch.cuda.set_device(device)  # of this thread
+                torch.cuda.current_blas_handle()
+        except BaseException:
+            ready.abort()  # or the others would wait for ever
+            raise
+        ready.wait()
+        lane()
 
     with ThreadPoolExecutor(len(lanes)) as pool:
         running = [pool.submit(run, lane) for lane in lanes]
