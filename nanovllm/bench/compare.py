@@ -9,13 +9,14 @@ from nanovllm.bench.record import AnyResult
 from nanovllm.bench.stats import HIGHER, LOWER, Spread, number
 from nanovllm.bench.tables import HEADINGS, figures
 
+ALIKE = 0.005  # medians that differ by less are neither better nor worse, however little they spread
 IGNORED = ("date", "load_average", "clocks", "floor_rates", "capacity_requests_s")  # measured: no two runs are alike
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """B / A of one figure. verdict: "better", "worse" (both beyond the spreads), "within the spread", or "" when the
-    figure has no better side.
+    """B / A of one figure. verdict: "better", "worse" (both beyond the spreads), "within the spread", "under 0.5 %", or
+    "" when the figure has no better side.
     """
 
     experiment: str
@@ -53,6 +54,8 @@ def ratio_of(experiment: str, point: str, figure: str, a: Spread, b: Spread) -> 
     if a.better in (HIGHER, LOWER):
         if low <= 1 <= high:
             verdict = "within the spread"
+        elif abs(ratio - 1) < ALIKE:
+            verdict = f"under {ALIKE:.1%}".replace("%", " %")
         else:
             verdict = "better" if (low > 1) == (a.better == HIGHER) else "worse"
     return Ratio(experiment, point, figure, a.unit, a, b, ratio, low, high, verdict)

@@ -119,6 +119,9 @@ def test_timeline_spans_tell_what_each_request_did() -> None:
         ((10, 30), (20, 22), "higher", "within the spread"),
         ((10, 11), (5, 6), "lower", "better"),
         ((10, 11), (5, 6), "neither", ""),
+        ((1000, 1001), (1004, 1005), "lower", "under 0.5 %"),
+        ((1000, 1001), (1006, 1007), "lower", "worse"),
+        ((1000, 1010), (1004, 1005), "lower", "within the spread"),
     ],
 )
 def test_a_ratio_knows_what_the_spreads_allow(a, b, better: str, verdict: str) -> None:
