@@ -46,8 +46,11 @@ def bug_file(exercise: Exercise, variant: Variant) -> str:
         source = source.replace(old, new)
     if not variant.source:
         source = source.replace(f"def {function.__name__}(", f"def {variant.function}(", 1)
-    names = f"import {function.__module__} as _engine\nglobals().update({{k: v for k, v in vars(_engine).items()"
-    names += " if k not in globals()})\n"
+    if function.__module__.startswith("nanovllm.course."):
+        names = ""  # a submission may not import it, and needs nothing of it that the solution has not
+    else:
+        names = f"import {function.__module__} as _engine\nglobals().update({{k: v for k, v in vars(_engine).items()"
+        names += " if k not in globals()})\n"
     return f"{_solution(exercise)}\n{names}\n{source}"
 
 
@@ -65,7 +68,7 @@ def _hostile(exercise: Exercise, rng: random.Random) -> tuple[str, str]:
 
 
 def _needs_1_1(text: str) -> bool:
-    return "def num_blocks" in text or "\nblock = " in text
+    return "def num_blocks" in text or "\nblock = " in f"\n{text}"
 
 
 def file_of(exercise: Exercise, kind: str, rng: random.Random) -> tuple[str | None, str, str]:
