@@ -55,7 +55,7 @@ def ratio_of(experiment: str, point: str, figure: str, a: Spread, b: Spread) -> 
         if low <= 1 <= high:
             verdict = "within the spread"
         elif abs(ratio - 1) < ALIKE:
-            verdict = f"under {ALIKE:.1%}".replace("%", " %")
+            verdict = f"under {100 * ALIKE:g} %"
         else:
             verdict = "better" if (low > 1) == (a.better == HIGHER) else "worse"
     return Ratio(experiment, point, figure, a.unit, a, b, ratio, low, high, verdict)

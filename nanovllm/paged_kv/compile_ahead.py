@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from nanovllm.paged_kv.cuda_graphs import wait_for
+
 
 def compile_lanes(max_num_seqs: int) -> list[list[int]]:
     """Batch sizes that together need every decode kernel, in lanes that share few: from few rows to many."""
@@ -41,6 +43,6 @@ def side_by_side(lanes: list[Callable[[], Any]], meanwhile: Callable[[], Any], d
     with ThreadPoolExecutor(len(lanes)) as pool:
         running = [pool.submit(run, lane) for lane in lanes]
         meanwhile()
-        for lane in running:
-            lane.exception()
-    torch.cuda.synchronize(device)
+        for future in running:
+            future.exception()
+    wait_for(device)

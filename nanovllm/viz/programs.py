@@ -22,13 +22,15 @@ class Run:
 def runs_of(lengths: Sequence[int], order: Sequence[int], room: int) -> list[Run]:
     """Each row of `order` begins in the first place that is free and lasts as long as `lengths` says.
 
-    lengths: of all rows, in any unit. Raises ValueError unless `order` names every row once and there is room.
+    lengths: of all rows, one or more, in any unit. Raises ValueError unless `order` names every row once and there is
+    room.
     """
-    if sorted(order) != list(range(len(lengths))) or room < 1:
+    if not lengths or sorted(order) != list(range(len(lengths))):
         raise ValueError(
-            f"the order {list(order)} must name each of {len(lengths)} rows once, and there must be room for 1 or more "
-            f"programs, not {room}"
+            f"there are {len(lengths)} rows and the order is {list(order)}: name each of 1 or more rows once"
         )
+    if room < 1:
+        raise ValueError(f"there is room for {room} programs at a time: make it 1 or more")
     free, runs = [(0, place) for place in range(room)], []
     heapify(free)
     for row in order:

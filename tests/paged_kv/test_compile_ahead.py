@@ -12,11 +12,6 @@ from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-
-
 @pytest.mark.parametrize("max_num_seqs", [1, 5, 20, 512])
 def test_every_kind_of_batch_runs_once_as_padding(max_num_seqs: int) -> None:
     seen: list[int] = []
@@ -66,7 +61,8 @@ def test_lanes_without_a_handle_of_the_library_do_not_wait_for_ever(monkeypatch:
     def no_handle() -> None:
         raise RuntimeError("no memory for a handle")
 
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    for name in ("set_device", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: None)
     monkeypatch.setattr(torch.cuda, "current_blas_handle", no_handle)
     ran: list[int] = []
     side_by_side([lambda: ran.append(1)] * 3, lambda: ran.append(0), torch.device("cuda", 0))

@@ -136,7 +136,7 @@ def choose_splits(num_seqs: int, num_kv_heads: int, device: torch.device) -> int
     """Splits of every context: four to eight programs for each multiprocessor, a power of two, at most 32.
 
     From three sequences x KV heads for each multiprocessor on there is one split, because joining costs more than it
-    wins. Both are what scripts/kernel_times.py found best on an H200, for 1 to 64 sequences of 8 KV heads.
+    wins. Both were best on an H200 in the chains of scripts/kernel_times.py, for 1 to 64 sequences of 8 KV heads.
 
     It depends on the batch size alone, so that a captured graph stays right while contexts grow.
     """
