@@ -28,7 +28,7 @@ def products(layer: "Qwen3DecoderLayer", x: Tensor) -> Any:
     if x.dim() == 3:
         return split_linear
     hidden, heads, inner = x.shape[1], o_proj.local_size, down_proj.local_size
-    for kernels in (ops.small, ops.tile):
+    for kernels in (ops.tile, ops.small):
         if kernels is None:
             continue
         if kernels.suits(x, hidden, gated=True) and kernels.suits(x, heads) and kernels.suits(x, inner):

@@ -30,13 +30,16 @@ CASES = [
     (tile_linear, 5, 900, 9),
     (tile_linear, 8, 600, 2050),
 ]
+IN_TURNS = [(tile_linear, 2, 1500, 20), (tile_linear, 8, 2048, 32), (tile_linear, 7, 1800, 24)]  # no room for fp32
+EVERY = [(dtype, *case) for dtype in DTYPES for case in CASES + (IN_TURNS if dtype.itemsize == 2 else [])]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("kernel", "rows", "in_features", "out_features"), CASES)
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "rows", "in_features", "out_features"), [*EVERY, (torch.float16, tile_linear, 7, 3500, 24)]
+)
 def test_a_product_of_few_rows_equals_the_reference(
-    kernel: ModuleType, rows: int, in_features: int, out_features: int, bias: bool, dtype: torch.dtype
+    dtype: torch.dtype, kernel: ModuleType, rows: int, in_features: int, out_features: int, bias: bool
 ) -> None:
     """Row strides wider than a row, features that are no power of two, and rows that fill no tile."""
     x = random(rows, in_features + 3, dtype=dtype)[:, :in_features] / in_features**0.5
@@ -47,11 +50,10 @@ def test_a_product_of_few_rows_equals_the_reference(
     assert_close(TritonOps().linear(x, weight, b), TorchOps().linear(x, weight, b))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gated", [True, False])
-@pytest.mark.parametrize(("kernel", "rows", "size", "out_features"), CASES)
+@pytest.mark.parametrize(("dtype", "kernel", "rows", "size", "out_features"), EVERY)
 def test_norm_and_gate_around_a_product_of_few_rows_equal_the_reference(
-    kernel: ModuleType, rows: int, size: int, out_features: int, gated: bool, dtype: torch.dtype
+    dtype: torch.dtype, kernel: ModuleType, rows: int, size: int, out_features: int, gated: bool
 ) -> None:
     x, residual = random(rows, size, dtype=dtype), random(rows, size, dtype=dtype, seed=1)
     num_weights = 2 * out_features if gated else out_features
@@ -71,6 +73,15 @@ def test_norm_and_gate_around_a_product_of_few_rows_equal_the_reference(
     alone, same = kernel.norm_linear(x, None, gain, 1e-6, weight, bias, gated)
     assert same is x
     assert_close(alone, long_way(plain.rms_norm(x, gain, 1e-6)))
+
+
+def test_a_triton_that_cannot_make_tiles_of_eight_rows_is_not_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Triton 3.5 they are refused when the kernel is compiled."""
+    x = random(8, 64, dtype=torch.float16)
+    assert tile_linear.suits(x, 64)
+    assert not tile_linear.suits(x[:1], 64), "small_linear's"
+    monkeypatch.setattr(tile_linear, "CAN_TILE", False)
+    assert not tile_linear.suits(x, 64)
 
 
 HALF_DTYPES = [dtype for dtype in DTYPES if dtype.itemsize == 2]

@@ -64,6 +64,10 @@ def _decode_kernel(
     n = tl.arange(0, BLOCK_N)
     head = kv_head * GROUP + g
     gd_mask = (g[:, None] < GROUP) & (d[None, :] < HEAD_DIM)
+    table_ptr = block_tables_ptr + seq * table_stride
+    block = first
+    if WHOLE_PAGES:  # each turn's block is looked up before the turn; a padded row, and a split without keys, look too
+        block = tl.load(table_ptr + tl.minimum(first, tl.maximum(context - 1, 0)) // block_size)
     wait_for_inputs(EARLY)
     q = tl.load(q_ptr + seq * q_stride + head[:, None] * HEAD_DIM + d[None, :], mask=gd_mask, other=0.0)
 
@@ -74,11 +78,11 @@ def _decode_kernel(
         position = start + n
         inside = position < last
         if WHOLE_PAGES:
-            block = tl.load(block_tables_ptr + seq * table_stride + start // block_size)
             slot = block.to(tl.int64) * block_size + start % block_size + n
+            block = tl.load(table_ptr + tl.minimum(start + BLOCK_N, last - 1) // block_size)
         else:
-            block = tl.load(block_tables_ptr + seq * table_stride + position // block_size, mask=inside, other=0)
-            slot = block.to(tl.int64) * block_size + position % block_size
+            blocks = tl.load(table_ptr + position // block_size, mask=inside, other=0)
+            slot = blocks.to(tl.int64) * block_size + position % block_size
         offset = (slot[:, None] * NUM_KV_HEADS + kv_head) * HEAD_DIM + d[None, :]
         nd_mask = inside[:, None] & (d[None, :] < HEAD_DIM)
         k = tl.load(k_cache_ptr + offset, mask=nd_mask, other=0.0)

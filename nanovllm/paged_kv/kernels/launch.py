@@ -16,16 +16,23 @@ CAN_START_EARLY = gdc_wait is not None
 
 
 @triton.jit
+def let_next_start(EARLY: tl.constexpr):
+    """Let the next kernel start: once all programs of this one have said so, or ended."""
+    if EARLY:
+        gdc_launch_dependents()
+
+
+@triton.jit
 def wait_for_inputs(EARLY: tl.constexpr):
     """Let the next kernel start, then wait until the last one has written everything.
 
     What stands before this call in a kernel may read only what no kernel of the step writes (weights; positions, slots,
-    context lengths and their order, which are copied in before the step's first kernel), and may write nothing. Small
-    kernels that follow each other in a CUDA graph win the time of a launch and of their first loads (CUDA's
-    programmatic dependent launch, compute capability 9.0).
+    block tables, context lengths and their order, which are copied in before the step's first kernel), and may write
+    nothing. Small kernels that follow each other in a CUDA graph win the time of a launch and of their first loads
+    (CUDA's programmatic dependent launch, compute capability 9.0).
     """
+    let_next_start(EARLY)
     if EARLY:
-        gdc_launch_dependents()
         gdc_wait()
 
 
