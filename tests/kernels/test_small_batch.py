@@ -80,6 +80,8 @@ def test_a_triton_that_cannot_make_tiles_of_eight_rows_is_not_asked_to(monkeypat
     x = random(8, 64, dtype=torch.float16)
     assert tile_linear.suits(x, 64)
     assert not tile_linear.suits(x[:1], 64), "small_linear's"
+    assert tile_linear.suits(x[:2], 1024, gated=True)
+    assert not tile_linear.suits(x[:2], 2048, gated=True), "too large a part"
     monkeypatch.setattr(tile_linear, "CAN_TILE", False)
     assert not tile_linear.suits(x, 64)
 

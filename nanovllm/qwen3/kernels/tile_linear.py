@@ -15,7 +15,7 @@ import triton.language as tl
 from nanovllm.paged_kv.kernels.launch import dot_precision, let_next_start, shared_memory, wait_for_inputs
 from nanovllm.qwen3.kernels.small_linear import PLAIN, Product, launch_product, silu_times, with_norm
 
-MIN_ROWS, MAX_ROWS = 2, 8  # of a tensor core tile; with 16 the library is nearly as fast (docs/gpu.md)
+MAX_ROWS = 8  # of a tensor core tile; with 16 the library is nearly as fast (docs/gpu.md)
 _PART = 256  # inputs that a warp multiplies in one turn
 # An older Triton (torch before 2.9) refuses products of fewer than 16 rows, and tuples that grow.
 CAN_TILE = tuple(int(number) for number in triton.__version__.split(".")[:2]) >= (3, 5)
@@ -121,11 +121,15 @@ def _tile_kernel(
 
 
 def suits(x: torch.Tensor, in_features: int, gated: bool = False) -> bool:
-    """True for 2 to 8 rows x and a weight [.., in_features] of which a program can hold its part, and a turn of x."""
+    """True for 3 to 8 rows x and a weight [.., in_features] of which a program can hold its part, and a turn of x.
+
+    And for two rows where that part is small; where it is not, `small_linear.py` was faster on an H200.
+    """
+    fewest = 2 if _warps(in_features, gated) == 4 else 3
     turns, parts, block_k = _cut(in_features, gated)
     held = _weight_rows(in_features, gated) * (2 if gated else 1) * turns + MAX_ROWS
     held_bytes = held * parts * block_k * x.element_size()
-    return CAN_TILE and MIN_ROWS <= x.shape[0] <= MAX_ROWS and held_bytes < shared_memory(x.device)
+    return CAN_TILE and fewest <= x.shape[0] <= MAX_ROWS and held_bytes < shared_memory(x.device)
 
 
 def _weight_rows(in_features: int, gated: bool) -> int:
