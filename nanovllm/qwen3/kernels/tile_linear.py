@@ -21,6 +21,20 @@ _PART = 256  # inputs that a warp multiplies in one turn
 CAN_TILE = tuple(int(number) for number in triton.__version__.split(".")[:2]) >= (3, 5)
 
 
+@triton.jit
+def _load_turns(
+    ptrs, column, inside, WHOLE: tl.constexpr, IN_FEATURES: tl.constexpr, TURNS: tl.constexpr, TURN: tl.constexpr
+):
+    """A weight's TURNS tensors [PARTS, BLOCK_N, BLOCK_K], each TURN inputs on; column: of the first turn's inputs."""
+    loaded = ()
+    for turn in tl.static_range(TURNS):
+        if WHOLE:  # masks cost registers
+            loaded += (tl.load(ptrs + turn * TURN),)
+        else:
+            loaded += (tl.load(ptrs + turn * TURN, mask=inside & (column + turn * TURN < IN_FEATURES), other=0.0),)
+    return loaded
+
+
 @triton.jit(do_not_specialize=["rows"])  # one compilation for all numbers of rows
 def _tile_kernel(
     x_ptr,
@@ -58,26 +72,20 @@ def _tile_kernel(
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     part = tl.arange(0, PARTS)
     m = tl.arange(0, BLOCK_M)
-    turn_column = part[:, None, None] * BLOCK_K + tl.arange(0, BLOCK_K)[None, None, :]
+    TURN: tl.constexpr = PARTS * BLOCK_K
+    first_column = part[:, None, None] * BLOCK_K + tl.arange(0, BLOCK_K)[None, None, :]
     row_inside = m[None, :, None] < rows
-    weight_ptrs = weight_ptr + n[None, :, None] * IN_FEATURES + turn_column
-    up_ptrs = weight_ptrs + out_features * IN_FEATURES
-    weights = ()
-    up_weights = ()
+    n_inside = n[None, :, None] < out_features
+    weight_ptrs = weight_ptr + n[None, :, None] * IN_FEATURES + first_column
+    weights = _load_turns(weight_ptrs, first_column, n_inside, WHOLE, IN_FEATURES, TURNS, TURN)
+    up_weights = weights
+    if GATED:
+        up_ptrs = weight_ptrs + out_features * IN_FEATURES
+        up_weights = _load_turns(up_ptrs, first_column, n_inside, WHOLE, IN_FEATURES, TURNS, TURN)
     gains = ()
-    for turn in tl.static_range(TURNS):
-        start = turn * PARTS * BLOCK_K
-        column = turn_column + start
-        if WHOLE:  # masks cost registers
-            weights += (tl.load(weight_ptrs + start),)
-            if GATED:
-                up_weights += (tl.load(up_ptrs + start),)
-        else:
-            inside = (column < IN_FEATURES) & (n[None, :, None] < out_features)
-            weights += (tl.load(weight_ptrs + start, mask=inside, other=0.0),)
-            if GATED:
-                up_weights += (tl.load(up_ptrs + start, mask=inside, other=0.0),)
-        if PROLOGUE > 0:
+    if PROLOGUE > 0:
+        for turn in tl.static_range(TURNS):
+            column = first_column + turn * TURN
             gains += (tl.load(gain_ptr + column, mask=column < IN_FEATURES, other=0.0),)
     bias = tl.zeros([BLOCK_N], tl.float32)
     if HAS_BIAS:
@@ -87,7 +95,7 @@ def _tile_kernel(
     inputs = ()
     squares = tl.zeros([BLOCK_M], tl.float32)
     for turn in tl.static_range(TURNS):
-        column = turn_column + turn * PARTS * BLOCK_K
+        column = first_column + turn * TURN
         x_mask = row_inside if WHOLE else row_inside & (column < IN_FEATURES)
         x = tl.load(x_ptr + m[None, :, None] * x_stride + column, mask=x_mask, other=0.0)
         if PROLOGUE == 2:
