@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def products(layer: "Qwen3DecoderLayer", x: Tensor) -> Any:
-    """What makes the products of x's few rows: small_linear, tile_linear, split_linear, or None for the long way round.
+    """What makes the products of x's few rows: tile_linear, small_linear, split_linear, or None for the long way round.
 
     x: [rows, hidden_size], or [parts, rows, hidden_size] from a layer that took split_linear.
     """
