@@ -17,9 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from triton.testing import do_bench
 
+from nanovllm.paged_kv.attention import Attention
+from nanovllm.paged_kv.backends.triton_backend import TritonBackend
+from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.qwen3 import split_linear
 from nanovllm.qwen3.kernels import activation, gated_linear, heads, norm, small_linear, tile_linear
+from nanovllm.qwen3.kernels.fused_decode import FusedDecode
+from nanovllm.qwen3.ops import TritonOps
+from nanovllm.qwen3.rotary import RotaryAngles
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, BLOCK = 16, 8, 128, 1024, 3072, 256
 LAYERS, BYTES_PER_US = 16, 4.25e6
@@ -65,12 +71,26 @@ class Step:
         self.slots = owned.gather(1, self.positions[:, None] // BLOCK)[:, 0].long() * BLOCK + self.positions % BLOCK
         self.qkv = random(self.batch, (HEADS + 2 * KV_HEADS) * HEAD_DIM)
         self.gain, self.angles = random(HEAD_DIM), torch.randn(8192, HEAD_DIM, device="cuda")
+        self.context_of_step = ForwardContext(False, self.slots, self.lens, self.tables, order=self.order)
+        self.ops, self.layer = TritonOps(), Attention(HEADS, KV_HEADS, HEAD_DIM, TritonBackend())
+
+    def as_the_engine(self, cache: Tensor) -> Tensor:
+        """Ours as the engine takes it, the longest contexts first: for some sizes one kernel, else as `apart`."""
+        self.layer.bind(cache[0], cache[1])
+        angles = RotaryAngles(self.angles, self.positions)
+        return self.ops.attend(self.qkv, self.gain, self.gain, 1e-6, angles, self.layer, self.context_of_step)
+
+    @property
+    def is_fused(self) -> bool:
+        """True where the engine takes one kernel."""
+        self.layer.bind(self.caches[0][0], self.caches[0][1])
+        return FusedDecode.suits(self.qkv, self.layer, self.context_of_step)
 
     def qkv_heads(self, cache: Tensor) -> Tensor:
         args = self.qkv, self.gain, self.gain, 1e-6, self.angles, self.positions, HEADS, KV_HEADS, self.slots
         return heads.norm_rotate_store(*args, cache[0], cache[1])[0]
 
-    def ours(self, cache: Tensor) -> Tensor:
+    def apart(self, cache: Tensor) -> Tensor:
         """One kernel for the heads, and ours for attention, the longest contexts first."""
         return self._paged_decode(cache, self.order)
 
@@ -95,7 +115,9 @@ class Step:
 def attention(batch: int, context: int, shortest: int | None = None) -> None:
     """One line: heads and attention of a decode step."""
     step = Step(batch, context, shortest)
-    ways = {"ours": step.ours, "flash-attn": step.flash}
+    ways = {"ours": step.as_the_engine, "flash-attn": step.flash}
+    if step.is_fused:
+        ways["ours with heads apart"] = step.apart
     if shortest is not None:
         ways["ours as they are"] = step.as_they_are
     cells = [f"floor {2 * int(step.lens.sum()) * KV_HEADS * HEAD_DIM * 2 / BYTES_PER_US:6.1f}"]
@@ -144,11 +166,12 @@ def products(rows: int) -> None:
 
 
 def main() -> None:
-    few = ((1, 512), (1, 4000), (4, 1024), (8, 1024), (16, 1024))
-    for batch, context in (*few, (32, 1024), (64, 1024), (128, 600), (256, 512), (512, 160)):
+    few = ((1, 512), (1, 4000), (2, 1024), (4, 1024), (8, 1024), (8, 4000), (16, 1024), (32, 1024), (48, 1024))
+    for batch, context in (*few, (64, 1024), (128, 600), (256, 512), (512, 160)):
         attention(batch, context)
         torch.cuda.empty_cache()
-    for batch, shortest, context in ((16, 100, 2000), (64, 100, 2000), (256, 100, 2000), (512, 32, 600)):
+    mixed = ((4, 100, 2000), (8, 100, 2000), (16, 100, 2000), (32, 100, 2000), (48, 100, 2000))
+    for batch, shortest, context in (*mixed, (64, 100, 2000), (256, 100, 2000), (512, 32, 600)):
         attention(batch, context, shortest)
         torch.cuda.empty_cache()
     for rows in (1, 2, 4, 8, 16, 32, 64, 128):

@@ -93,21 +93,25 @@ class AttentionTap:
             llm.step()
         calls[-1].q.shape
 
-    Record with enforce_eager=True: a replayed CUDA graph passes no Python.
+    Record with enforce_eager=True: a replayed CUDA graph passes no Python. Inside the block a GPU too makes q, k and v
+    before it attends: where one kernel does both (`fused_decode.py`) there is no q to copy.
     """
 
     def __init__(self, llm: LLMEngine, layer: int = 0) -> None:
         self._attention: Any = llm.model_runner.model.attention_layers[layer]
+        self._fused = self._attention.backend.fuses_decode
         self.calls: list[AttentionCall] = []
 
     def __enter__(self) -> list[AttentionCall]:
         self._handle = self._attention.register_forward_hook(self._note, with_kwargs=True)
+        self._attention.backend.fuses_decode = False
         return self.calls
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._handle.remove()
+        self._attention.backend.fuses_decode = self._fused
 
     def _note(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> None:
         q, k, v, context = args

@@ -16,6 +16,7 @@ class AttentionBackend(Protocol):
 
     name: str
     supports_cuda_graphs: bool
+    fuses_decode: bool  # decode is ours (`kernels/decode.py`), and may be one kernel with the heads' own work
 
     def store(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
         """Write row i of k and v [T, Hkv, D] to slot slot_mapping[i]; -1 writes nothing."""

@@ -15,7 +15,7 @@ from nanovllm.paged_kv.cuda_graphs import wait_for
 
 def compile_lanes(max_num_seqs: int) -> list[list[int]]:
     """Batch sizes that together need every decode kernel, in lanes that share few: from few rows to many."""
-    lanes = [[1], [8], [16, 32], [64, 128, 256, max_num_seqs]]
+    lanes = [[1], [4, 8], [16, 32], [64, 128, 256, max_num_seqs]]
     return [sorted({min(size, max_num_seqs) for size in lane}) for lane in lanes]
 
 

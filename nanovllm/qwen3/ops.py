@@ -77,7 +77,9 @@ class TritonOps(TorchOps):
     def __init__(self) -> None:
         # Triton is imported only where it is used: it is missing on Windows and macOS.
         from nanovllm.qwen3.kernels import activation, gated_linear, heads, norm, small_linear, tile_linear
+        from nanovllm.qwen3.kernels.fused_decode import FusedDecode
 
+        self._fused_decode = FusedDecode()
         self._norm, self._activation, self._heads = norm, activation, heads
         self._gated, self.small, self.tile = gated_linear, small_linear, tile_linear
 
@@ -113,7 +115,10 @@ class TritonOps(TorchOps):
         attention: Attention,
         context: ForwardContext,
     ) -> Tensor:
-        """See TorchOps.attend; norm, rotation and the KV store are one kernel."""
+        """See TorchOps.attend; norm, rotation and the KV store are one kernel, and for few rows attention is in it."""
+        if self._fused_decode.suits(qkv, attention, context):
+            row = qkv, q_weight, k_weight, eps, angles.table, angles.positions
+            return self._fused_decode(*row, attention, context)
         q, k, v = self._heads.norm_rotate_store(
             qkv,
             q_weight,

@@ -14,11 +14,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from nanovllm.paged_kv.attention import Attention
+from nanovllm.paged_kv.backends.triton_backend import TritonBackend
+from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.kernels import copies
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
-from nanovllm.qwen3.kernels import activation, gated_linear, heads, norm, race, small_linear, tile_linear
+from nanovllm.qwen3.kernels import activation, fused_decode, gated_linear, heads, norm, race, small_linear, tile_linear
 
 TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
 OPTIONS = ("num_warps", "num_stages", "launch_pdl")
@@ -60,9 +63,16 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
         tables, lens = torch.zeros(3, 4, dtype=torch.int32), torch.ones(3, dtype=torch.int32)
         slots, running = torch.zeros(3, dtype=torch.int64), torch.arange(4, dtype=torch.int32)
         store_kv(k, k, cache, cache, slots)
+        attention = Attention(num_heads, num_kv_heads, head_dim, TritonBackend())
+        attention.bind(*torch.zeros(2, 4, 64, num_kv_heads, head_dim, dtype=dtype))
+        rows = torch.zeros(3, (num_heads + 2 * num_kv_heads) * head_dim, dtype=dtype)
+        gain, table = torch.ones(head_dim, dtype=dtype), torch.zeros(9, head_dim)
         for splits in (1, 8):
             paged_decode(q, cache, cache, tables, lens, 0.1, splits)
             paged_decode(q, cache, cache, tables, lens, 0.1, splits, lens)
+        for order in (None, lens):
+            context = ForwardContext(False, slots, lens, tables, order=order)
+            fused_decode.FusedDecode()(rows, gain, gain, 1e-6, table, slots, attention, context)
         paged_prefill(q, k, k, running, running, 1, 0.1)
         paged_prefill(q, cache, cache, running, running, 1, 0.1, tables)
         x, weight = torch.zeros(3, hidden, dtype=dtype), torch.zeros(hidden, dtype=dtype)
@@ -70,15 +80,13 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
         norm.add_rms_norm(x, x, weight, 1e-6)
         activation.silu_and_mul(torch.zeros(3, 2 * hidden, dtype=dtype))
         wide = torch.zeros(64, hidden, dtype=dtype)
-        for module, rows in ((small_linear, x[:2]), (tile_linear, x)):
-            module.linear(rows, wide, torch.zeros(64, dtype=dtype))
-            module.norm_linear(rows, rows, weight, 1e-6, wide, gated=True)
+        for module, few in ((small_linear, x[:2]), (tile_linear, x)):
+            module.linear(few, wide, torch.zeros(64, dtype=dtype))
+            module.norm_linear(few, few, weight, 1e-6, wide, gated=True)
         gated_linear.gated(x, wide)
         norm.add_rms_norm(torch.zeros(4, 3, hidden), x, weight, 1e-6)
-        qkv = torch.zeros(3, (num_heads + 2 * num_kv_heads) * head_dim, dtype=dtype)
-        gain, table = torch.ones(head_dim, dtype=dtype), torch.zeros(9, head_dim)
         for caches in ((cache, cache), (None, None)):
-            heads.norm_rotate_store(qkv, gain, gain, 1e-6, table, slots, num_heads, num_kv_heads, slots, *caches)
+            heads.norm_rotate_store(rows, gain, gain, 1e-6, table, slots, num_heads, num_kv_heads, slots, *caches)
     ids = torch.zeros(8, dtype=torch.int64)
     copies.copy_words(ids, ids)
     copies.copy_fed(ids, ids, ids[:4], ids)

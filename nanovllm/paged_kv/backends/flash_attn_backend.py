@@ -43,6 +43,7 @@ class FlashAttnBackend:
 
     name = "flash_attn"
     supports_cuda_graphs = True
+    fuses_decode = True
 
     def store(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
         """One program a token; -1 stores nothing."""

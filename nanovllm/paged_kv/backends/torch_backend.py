@@ -14,6 +14,7 @@ class TorchBackend:
 
     name = "torch"
     supports_cuda_graphs = False  # its gathers have the size of the longest context, which changes every step
+    fuses_decode = False
 
     def store(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
         """See AttentionBackend.store."""

@@ -13,6 +13,7 @@ class TritonBackend:
 
     name = "triton"
     supports_cuda_graphs = True
+    fuses_decode = True
 
     def store(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
         """One program a token; -1 stores nothing."""

@@ -106,6 +106,38 @@ def _decode_kernel(
         tl.store(acc_ptr + row[:, None] * HEAD_DIM + d[None, :], acc, mask=gd_mask)
 
 
+@triton.jit
+def join_splits(
+    acc_ptr,
+    max_ptr,
+    sum_ptr,
+    out_ptr,
+    row,
+    num_splits,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Join the splits of one row (sequence x head); without any key (a padded row) the result is zero.
+
+    Other programs have just written them, so they are read past this one's own cache (".cg").
+    """
+    s = tl.arange(0, BLOCK_S)
+    d = tl.arange(0, BLOCK_D)
+    inside = s < num_splits
+    split_max = tl.load(max_ptr + row * num_splits + s, mask=inside, other=float("-inf"), cache_modifier=".cg")
+    split_sum = tl.load(sum_ptr + row * num_splits + s, mask=inside, other=0.0, cache_modifier=".cg")
+    highest = tl.max(split_max, 0)
+    # A split beyond the context has sum 0 and maximum -inf; min() keeps -inf minus -inf out of the exponent.
+    weight = tl.where(split_sum > 0, tl.exp(tl.minimum(split_max - tl.maximum(highest, -1e30), 0.0)), 0.0)
+    total = tl.sum(weight * split_sum, 0)
+    mask = inside[:, None] & (d[None, :] < HEAD_DIM)
+    acc_ptrs = acc_ptr + (row * num_splits + s)[:, None] * HEAD_DIM + d[None, :]
+    acc = tl.load(acc_ptrs, mask=mask, other=0.0, cache_modifier=".cg")
+    out = tl.sum(acc * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
+    tl.store(out_ptr + row * HEAD_DIM + d, out.to(out_ptr.dtype.element_ty), mask=d < HEAD_DIM)
+
+
 @triton.jit(do_not_specialize=["num_splits"])
 def _join_kernel(
     acc_ptr,
@@ -118,22 +150,10 @@ def _join_kernel(
     BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Program (sequence x head): join its splits. Without any key (a padded row) the result is zero."""
+    """Program (sequence x head): join its splits."""
     row = tl.program_id(0).to(tl.int64)
-    s = tl.arange(0, BLOCK_S)
-    d = tl.arange(0, BLOCK_D)
-    inside = s < num_splits
     wait_for_inputs(EARLY)
-    split_max = tl.load(max_ptr + row * num_splits + s, mask=inside, other=float("-inf"))
-    split_sum = tl.load(sum_ptr + row * num_splits + s, mask=inside, other=0.0)
-    highest = tl.max(split_max, 0)
-    # A split beyond the context has sum 0 and maximum -inf; min() keeps -inf minus -inf out of the exponent.
-    weight = tl.where(split_sum > 0, tl.exp(tl.minimum(split_max - tl.maximum(highest, -1e30), 0.0)), 0.0)
-    total = tl.sum(weight * split_sum, 0)
-    mask = inside[:, None] & (d[None, :] < HEAD_DIM)
-    acc = tl.load(acc_ptr + (row * num_splits + s)[:, None] * HEAD_DIM + d[None, :], mask=mask, other=0.0)
-    out = tl.sum(acc * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
-    tl.store(out_ptr + row * HEAD_DIM + d, out.to(out_ptr.dtype.element_ty), mask=d < HEAD_DIM)
+    join_splits(acc_ptr, max_ptr, sum_ptr, out_ptr, row, num_splits, HEAD_DIM, BLOCK_S, BLOCK_D)
 
 
 def choose_splits(num_seqs: int, num_kv_heads: int, device: torch.device) -> int:
@@ -151,6 +171,19 @@ def choose_splits(num_seqs: int, num_kv_heads: int, device: torch.device) -> int
     while splits * tasks < 4 * processors and splits < MAX_SPLITS:
         splits *= 2
     return splits
+
+
+def split_buffers(out: torch.Tensor, splits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Room for the splits of out [B, Hq, D], fp32: weighted values [B, Hq, splits, D], maxima and sums [B, Hq, splits].
+
+    A single split writes `out` itself, and gets that.
+    """
+    if splits == 1:
+        return out, out, out
+    num_seqs, num_heads, head_dim = out.shape
+    acc = torch.empty(num_seqs, num_heads, splits, head_dim, dtype=torch.float32, device=out.device)
+    split_max = torch.empty(num_seqs, num_heads, splits, dtype=torch.float32, device=out.device)
+    return acc, split_max, torch.empty_like(split_max)
 
 
 def _tile(num_tasks: int, row_bytes: int, device: torch.device) -> tuple[int, int, int]:
@@ -196,11 +229,7 @@ def paged_decode(
     splits = num_splits or choose_splits(num_seqs, num_kv_heads, q.device)
     group = num_heads // num_kv_heads
     out = torch.empty(num_seqs, num_heads, head_dim, dtype=q.dtype, device=q.device)
-    acc = split_max = split_sum = out  # unused by a single split
-    if splits > 1:
-        acc = torch.empty(num_seqs, num_heads, splits, head_dim, dtype=torch.float32, device=q.device)
-        split_max = torch.empty(num_seqs, num_heads, splits, dtype=torch.float32, device=q.device)
-        split_sum = torch.empty_like(split_max)
+    acc, split_max, split_sum = split_buffers(out, splits)
     block_d = max(16, triton.next_power_of_2(head_dim))
     block_n, stages, warps = _tile(num_seqs * num_kv_heads, block_d * q.element_size(), q.device)
     _decode_kernel[(num_kv_heads, splits, num_seqs)](

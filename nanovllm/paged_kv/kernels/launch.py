@@ -26,10 +26,10 @@ def let_next_start(EARLY: tl.constexpr):
 def wait_for_inputs(EARLY: tl.constexpr):
     """Let the next kernel start, then wait until the last one has written everything.
 
-    What stands before this call in a kernel may read only what no kernel of the step writes (weights; positions, slots,
-    block tables, context lengths and their order, which are copied in before the step's first kernel), and may write
-    nothing. Small kernels that follow each other in a CUDA graph win the time of a launch and of their first loads
-    (CUDA's programmatic dependent launch, compute capability 9.0).
+    What stands before this call in a kernel may read only what no kernel of the step writes (weights; keys and values
+    of earlier steps; positions, slots, block tables, context lengths and their order, which are copied in before the
+    step's first kernel), and may write nothing. Small kernels that follow each other in a CUDA graph win the time of a
+    launch and of their first loads (CUDA's programmatic dependent launch, compute capability 9.0).
     """
     let_next_start(EARLY)
     if EARLY:
@@ -58,9 +58,14 @@ def shared_memory(device: torch.device) -> int:
     )
 
 
+def starts_early(device: torch.device) -> bool:
+    """True where the GPU and Triton know how to start a kernel before the last one has ended."""
+    return CAN_START_EARLY and device.type == "cuda" and bool(_properties_of(device).major >= 9)
+
+
 def early(device: torch.device) -> dict[str, Any]:
-    """Launch arguments for kernels that call `wait_for_inputs`: an early start where the GPU and Triton know how."""
-    if CAN_START_EARLY and device.type == "cuda" and _properties_of(device).major >= 9:
+    """Launch arguments for kernels that call `wait_for_inputs`: an early start where there is one."""
+    if starts_early(device):
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
 
