@@ -13,7 +13,7 @@ from nanovllm.paged_kv.backends.torch_backend import TorchBackend
 from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.qwen3.kernels import fused_decode
-from nanovllm.qwen3.kernels.fused_decode import Cut, FusedDecode
+from nanovllm.qwen3.kernels.fused_decode import FusedDecode
 from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.rotary import RotaryAngles
 from tests.kernels.shared import DEVICE, DTYPES, assert_close, make_cache, random
@@ -62,20 +62,19 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return seen
 
 
-def cut(monkeypatch: pytest.MonkeyPatch, splits: int, block_n: int = 32) -> None:
-    made = Cut(splits, block_n, 2)
-    monkeypatch.setattr(fused_decode, "choose_cut", lambda tasks, device: made)
+def splits_of(monkeypatch: pytest.MonkeyPatch, splits: int) -> None:
+    monkeypatch.setattr(fused_decode, "choose_splits", lambda tasks, device: splits)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("splits", "block_n"), [(1, 64), (3, 64), (12, 32)])
+@pytest.mark.parametrize("splits", [1, 3, 12])
 @pytest.mark.parametrize(
     ("lens", "block_size", "heads", "kv_heads", "head_dim"),
     [
         ([1, 2, 33], 64, 4, 2, 16),
         ([130, 0, 65, 32], 64, 6, 2, 32),
         ([97, 64, 1, 0, 129], 64, 4, 2, 128),
-        ([300, 129], 256, 5, 1, 64),
+        ([300, 129, 2], 256, 5, 1, 64),
     ],
 )
 def test_it_equals_the_reference(
@@ -87,11 +86,10 @@ def test_it_equals_the_reference(
     kv_heads: int,
     head_dim: int,
     splits: int,
-    block_n: int,
     dtype: torch.dtype,
 ) -> None:
     """Outputs, and what is stored and nothing else; a padded row is zero."""
-    cut(monkeypatch, splits, block_n)
+    splits_of(monkeypatch, splits)
     step = Step(lens, block_size, heads, kv_heads, head_dim, dtype)
     out, *caches = step.attend(TritonOps(), TritonBackend())
     assert launches == [len(lens)]
@@ -114,7 +112,7 @@ def test_it_equals_the_reference(
 
 @pytest.mark.parametrize("splits", [1, 4])
 def test_the_order_in_which_rows_are_begun_changes_no_bit(monkeypatch: pytest.MonkeyPatch, splits: int) -> None:
-    cut(monkeypatch, splits)
+    splits_of(monkeypatch, splits)
     step = Step([9, 140, 0, 67], 64, 4, 2, 16, torch.float32)
     as_they_are = step.attend(TritonOps(), TritonBackend())[0]
     assert as_they_are[[0, 1, 3]].abs().sum(dim=(1, 2)).min() > 0
@@ -128,8 +126,8 @@ def test_the_order_in_which_rows_are_begun_changes_no_bit(monkeypatch: pytest.Mo
 def test_batches_of_any_size_follow_each_other_on_the_same_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever program ends last joins, once: the next launch finds the counters at zero, whatever its size."""
     ops, backend = TritonOps(), TritonBackend()
-    for splits, lens in ((4, [70, 3, 260, 33]), (2, [40, 200]), (12, [300, 0, 64, 1, 90]), (4, [70, 3, 260, 33])):
-        cut(monkeypatch, splits)
+    for splits, lens in ((4, [70, 3, 260, 33]), (2, [40, 200, 1]), (12, [300, 0, 64, 1, 90]), (4, [70, 3, 260, 33])):
+        splits_of(monkeypatch, splits)
         step = Step(lens, 64, 4, 2, 16, torch.float32)
         out = step.attend(ops, backend)[0]
         assert torch.equal(out, step.attend(ops, backend)[0])
@@ -139,27 +137,27 @@ def test_batches_of_any_size_follow_each_other_on_the_same_counters(monkeypatch:
 
 
 def test_where_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = Step([40, 33], 64, 4, 2, 16, torch.float32)
+    step = Step([40, 33, 1], 64, 4, 2, 16, torch.float32)
 
-    def suits(rows: int = 2, backend: TorchBackend | TritonBackend | None = None, **kwargs: object) -> bool:
+    def suits(rows: int = 3, backend: TorchBackend | TritonBackend | None = None, **kwargs: object) -> bool:
         attention = Attention(4, 2, int(kwargs.get("head_dim", 16)), backend or TritonBackend())  # type: ignore[call-overload]
         if kwargs.get("bound", True):
-            attention.bind(*torch.zeros(2, 3, int(kwargs.get("block_size", 64)), 2, 16))  # type: ignore[call-overload]
+            attention.bind(*torch.zeros(2, 3, int(kwargs.get("block_size", 32)), 2, 16))  # type: ignore[call-overload]
         context = step.context
         if kwargs.get("is_prefill"):
             context = ForwardContext(True, context.slot_mapping, context.context_lens)
         return FusedDecode.suits(torch.zeros(rows, 128), attention, context)
 
     assert suits()
-    assert suits(64)
-    assert not suits(1), "three kernels are faster for one row"
-    assert not suits(65)
+    assert suits(8)
+    assert not suits(2), "three kernels are as fast for two rows, and faster for one"
+    assert not suits(9)
     assert not suits(backend=TorchBackend()), "a backend that was asked for is used"
     assert not suits(is_prefill=True)
     assert not suits(bound=False)
     assert not suits(block_size=48), "a turn of keys would lie in two blocks"
     assert not suits(head_dim=40)
-    qkv = SimpleNamespace(device=torch.device("cuda", 0), shape=(2, 128))
+    qkv = SimpleNamespace(device=torch.device("cuda", 0), shape=(3, 128))
     attention = Attention(4, 2, 16, TritonBackend())
     attention.bind(*torch.zeros(2, 3, 64, 2, 16))
     for early in (True, False):
@@ -167,13 +165,13 @@ def test_where_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         assert FusedDecode.suits(qkv, attention, step.context) is early  # type: ignore[arg-type]
 
 
-def test_how_contexts_are_cut_for_each_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the 132 multiprocessors of an H200, with 8 KV heads, and with the 4 that each of two ranks has."""
+def test_splits_for_each_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the 132 multiprocessors of an H200, with 8 KV heads, with the 4 of each of two ranks, and with 32."""
     monkeypatch.setattr(fused_decode, "multiprocessors", lambda device: 132)
-    cuts = {n: fused_decode.choose_cut(8 * n, DEVICE)[:3] for n in (2, 4, 8, 16, 32, 48, 64)}
-    few, many = {2: (12, 32, 2), 4: (12, 32, 2), 8: (8, 32, 3)}, {16: (4, 64, 2), 32: (4, 64, 2)}
-    assert cuts == {**few, **many, 48: (1, 64, 2), 64: (1, 64, 2)}
-    assert fused_decode.choose_cut(4 * 8, DEVICE) == fused_decode.choose_cut(8 * 4, DEVICE)
+    splits = [
+        fused_decode.choose_splits(tasks, DEVICE) for tasks in (8 * 3, 8 * 4, 8 * 6, 8 * 8, 4 * 8, 32 * 8, 128 * 8)
+    ]
+    assert splits == [12, 12, 8, 8, 12, 2, 1]
 
 
 @pytest.mark.gpu

@@ -7,8 +7,6 @@ back; and of the programs that share a KV head's context, the one that ends last
 earlier steps are there before the QKV product is, so that a program reads its first ones before it waits.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -18,9 +16,9 @@ from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.kernels.decode import join_splits, split_buffers
 from nanovllm.paged_kv.kernels.launch import dot_precision, early, multiprocessors, starts_early, wait_for_inputs
 
-MIN_SEQS, MAX_SEQS = 2, 64  # alone, three kernels were faster on an H200; above, as fast
+MIN_SEQS, MAX_SEQS = 3, 8  # for others the three kernels were as fast on an H200, or faster (docs/gpu.md)
 MAX_SPLITS = 12
-_MAX_BLOCK_N = 64  # keys of one turn
+_BLOCK_N = 32  # keys of one turn
 
 
 @triton.jit
@@ -94,7 +92,7 @@ def _is_last(counter_ptr, num_programs):
     return is_last
 
 
-@triton.jit(do_not_specialize=["num_splits"])  # one compilation for all numbers of splits
+@triton.jit
 def _fused_decode_kernel(
     qkv_ptr,
     q_gain_ptr,
@@ -117,11 +115,10 @@ def _fused_decode_kernel(
     qkv_stride,
     table_stride,
     block_size,
-    num_splits,
+    NUM_SPLITS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    IS_SPLIT: tl.constexpr,
     BLOCK_G: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_S: tl.constexpr,
@@ -139,9 +136,9 @@ def _fused_decode_kernel(
     if ORDERED:
         seq = tl.load(order_ptr + seq).to(tl.int64)
     context = tl.load(context_lens_ptr + seq)
-    per_split = tl.cdiv(tl.cdiv(context, num_splits), BLOCK_N) * BLOCK_N
-    first = split * per_split
-    last = tl.minimum(first + per_split, context)
+    turns = tl.cdiv(context, BLOCK_N)  # shared out evenly: some splits have one more
+    first = split * turns // NUM_SPLITS * BLOCK_N
+    last = tl.minimum((split + 1) * turns // NUM_SPLITS * BLOCK_N, context)
     has_new = (last == context) & (first < context)
     old = tl.minimum(last, context - 1)  # the end of the keys that earlier steps have stored
     g = tl.arange(0, BLOCK_G)
@@ -177,19 +174,19 @@ def _fused_decode_kernel(
         block = tl.load(table_ptr + tl.minimum(start + BLOCK_N, last - 1) // block_size)
         highest, total, acc = _attend(q, k, v, inside, scale, highest, total, acc, PRECISION)
     rows = (seq * NUM_KV_HEADS + kv_head) * GROUP + g
-    if not IS_SPLIT:  # a padded row, without any key, becomes zero
+    if NUM_SPLITS == 1:  # a padded row, without any key, becomes zero
         out = (acc / tl.where(total > 0, total, 1.0)[:, None]).to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + rows[:, None] * HEAD_DIM + d[None, :], out, mask=g[:, None] < GROUP)
     else:
-        part = rows * num_splits + split
+        part = rows * NUM_SPLITS + split
         tl.store(max_ptr + part, highest, mask=g < GROUP)
         tl.store(sum_ptr + part, total, mask=g < GROUP)
         tl.store(acc_ptr + part[:, None] * HEAD_DIM + d[None, :], acc, mask=g[:, None] < GROUP)
         task = seq * NUM_KV_HEADS + kv_head
-        if _is_last(arrived_ptr + task, num_splits):
+        if _is_last(arrived_ptr + task, NUM_SPLITS):
             for h in tl.static_range(GROUP):
                 row = task * GROUP + h
-                join_splits(acc_ptr, max_ptr, sum_ptr, out_ptr, row, num_splits, HEAD_DIM, BLOCK_S, HEAD_DIM)
+                join_splits(acc_ptr, max_ptr, sum_ptr, out_ptr, row, NUM_SPLITS, HEAD_DIM, BLOCK_S, HEAD_DIM)
 
 
 class FusedDecode:
@@ -203,10 +200,10 @@ class FusedDecode:
 
     @staticmethod
     def suits(qkv: torch.Tensor, attention: Attention, context: ForwardContext) -> bool:
-        """True for a decode step of 2 to 64 sequences with our attention, where kernels start early or on a CPU."""
+        """True for a decode step of 3 to 8 sequences with our attention, where kernels start early or on a CPU."""
         if context.is_prefill or attention.k_cache is None or not attention.backend.fuses_decode:
             return False
-        fits = attention.k_cache.shape[1] % _MAX_BLOCK_N == 0 and attention.head_dim in (16, 32, 64, 128, 256)
+        fits = attention.k_cache.shape[1] % _BLOCK_N == 0 and attention.head_dim in (16, 32, 64, 128, 256)
         known = qkv.device.type == "cpu" or starts_early(qkv.device)
         return fits and known and MIN_SEQS <= qkv.shape[0] <= MAX_SEQS
 
@@ -231,12 +228,12 @@ class FusedDecode:
         assert tables is not None
         num_seqs, num_kv_heads, head_dim = len(qkv), attention.num_kv_heads, attention.head_dim
         group = attention.num_heads // num_kv_heads
-        cut = choose_cut(num_seqs * num_kv_heads, qkv.device)
+        splits = choose_splits(num_seqs * num_kv_heads, qkv.device)
         if self._arrived is None:
             self._arrived = torch.zeros(MAX_SEQS * num_kv_heads, dtype=torch.int32, device=qkv.device)
         out = torch.empty(num_seqs, attention.num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
-        acc, split_max, split_sum = split_buffers(out, cut.splits)
-        _fused_decode_kernel[(num_kv_heads, cut.splits, num_seqs)](
+        acc, split_max, split_sum = split_buffers(out, splits)
+        _fused_decode_kernel[(num_kv_heads, splits, num_seqs)](
             qkv,
             q_gain,
             k_gain,
@@ -258,43 +255,27 @@ class FusedDecode:
             qkv.stride(0),
             tables.stride(0),
             k_cache.shape[1],
-            cut.splits,
+            NUM_SPLITS=splits,
             NUM_KV_HEADS=num_kv_heads,
             GROUP=group,
             HEAD_DIM=head_dim,
-            IS_SPLIT=cut.splits > 1,
             BLOCK_G=max(16, triton.next_power_of_2(group)),
-            BLOCK_N=cut.block_n,
-            BLOCK_S=triton.next_power_of_2(cut.splits),
+            BLOCK_N=_BLOCK_N,
+            BLOCK_S=triton.next_power_of_2(splits),
             ORDERED=context.order is not None,
             PRECISION=dot_precision(qkv.dtype),
-            num_warps=cut.warps,
-            num_stages=cut.stages,
+            num_warps=2,
+            num_stages=3 if num_seqs * num_kv_heads > 32 else 2,  # turns under way, for longer splits
             **early(qkv.device),
         )
         return out
 
 
-class Cut(NamedTuple):
-    """Splits of every context, and how a program reads one: block_n keys a turn, `stages` turns under way."""
+def choose_splits(num_tasks: int, device: torch.device) -> int:
+    """Splits of every context for sequences x KV heads = num_tasks: as many as have a place at once, at most 12.
 
-    splits: int
-    block_n: int
-    stages: int
-    warps: int = 2
-
-
-def choose_cut(num_tasks: int, device: torch.device) -> Cut:
-    """For sequences x KV heads = num_tasks; found on an H200 with 8 KV heads and contexts of 100 to 4,000 tokens.
-
-    As many splits as give every program a place at once, four for each multiprocessor because of its registers. But
-    four instead of two, whose halves of a long context among short ones end too late: 32 sequences of 768 tokens took
-    29 us with two and 33 with four, 32 of 100 to 4,000 took 88 and 67. Only the batch size decides, so that a captured
-    graph stays right while contexts grow.
+    That is four programs for each multiprocessor, because of their registers. Best on an H200 for 8 sequences of 300 to
+    4,000 tokens. It depends on the batch size alone, so that a captured graph stays right while contexts grow.
     """
     splits = max(1, min(MAX_SPLITS, 4 * multiprocessors(device) // num_tasks))
-    if num_tasks <= 32:
-        return Cut(splits, 32, 2)
-    if num_tasks <= 96:
-        return Cut(splits, 32, 3)
-    return Cut(4 if splits == 2 else splits, 64, 2)
+    return splits // 4 * 4 or splits  # few different numbers, because each is compiled for itself
