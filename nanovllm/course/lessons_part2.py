@@ -99,12 +99,11 @@ class AttentionTap:
 
     def __init__(self, llm: LLMEngine, layer: int = 0) -> None:
         self._attention: Any = llm.model_runner.model.attention_layers[layer]
-        self._fused = self._attention.backend.fuses_decode
         self.calls: list[AttentionCall] = []
 
     def __enter__(self) -> list[AttentionCall]:
         self._handle = self._attention.register_forward_hook(self._note, with_kwargs=True)
-        self._attention.backend.fuses_decode = False
+        self._fused, self._attention.backend.fuses_decode = self._attention.backend.fuses_decode, False
         return self.calls
 
     def __exit__(

@@ -44,6 +44,18 @@ def test_a_tap_has_the_live_keys_and_lets_go(llm: LLM) -> None:
     assert len(calls) == 3
 
 
+def test_while_a_tap_is_in_q_is_made_before_attention(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where a kernel that makes q itself would pass the tap by; two taps let go together."""
+    backend = llm.model_runner.model.attention_layers[0].backend
+    monkeypatch.setattr(backend, "fuses_decode", True)
+    outer, inner = AttentionTap(llm), AttentionTap(llm, layer=1)
+    with outer:
+        with inner:
+            assert not backend.fuses_decode
+        assert not backend.fuses_decode
+    assert backend.fuses_decode
+
+
 def test_changed_slots_finds_one_number() -> None:
     cache = torch.zeros(3, 4, 2, 8)
     other = cache.clone()
