@@ -16,7 +16,7 @@ class VocabParallelEmbedding(nn.Module):
 
     def __init__(self, vocab_size: int, hidden_size: int, at: Placement) -> None:
         super().__init__()
-        self.group = at.group
+        self.group, self.ops = at.group, at.ops
         self.vocab_size = vocab_size
         self.num_rows = -(-vocab_size // at.group.size)
         self.first_row = at.group.rank * self.num_rows
@@ -33,7 +33,7 @@ class VocabParallelEmbedding(nn.Module):
     def forward(self, token_ids: Tensor) -> Tensor:
         """[T] int64 -> [T, hidden_size]. A rank contributes zeros for tokens of other ranks; one all-reduce adds up."""
         if self.group.size == 1:
-            return F.embedding(token_ids, self.weight)
+            return self.ops.embedding(token_ids, self.weight)
         local = token_ids - self.first_row
         mine = (local >= 0) & (local < self.num_rows)
         rows = F.embedding(local.where(mine, 0), self.weight)

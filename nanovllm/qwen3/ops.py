@@ -37,6 +37,10 @@ class TorchOps:
         residual = x + residual
         return self.rms_norm(residual, weight, eps), residual
 
+    def embedding(self, token_ids: Tensor, weight: Tensor) -> Tensor:
+        """Rows token_ids [T] of weight [vocab_size, hidden_size]; [T, hidden_size]."""
+        return F.embedding(token_ids, weight)
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [T, in_features] times weight [out_features, in_features] transposed, plus bias."""
         return F.linear(x, weight, bias)
@@ -76,11 +80,11 @@ class TritonOps(TorchOps):
 
     def __init__(self) -> None:
         # Triton is imported only where it is used: it is missing on Windows and macOS.
-        from nanovllm.qwen3.kernels import activation, gated_linear, heads, norm, small_linear, tile_linear
+        from nanovllm.qwen3.kernels import activation, embedding, gated_linear, heads, norm, small_linear, tile_linear
         from nanovllm.qwen3.kernels.fused_decode import FusedDecode
 
         self._fused_decode = FusedDecode()
-        self._norm, self._activation, self._heads = norm, activation, heads
+        self._embedding, self._norm, self._activation, self._heads = embedding, norm, activation, heads
         self._gated, self.small, self.tile = gated_linear, small_linear, tile_linear
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -90,6 +94,11 @@ class TritonOps(TorchOps):
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See TorchOps.add_rms_norm; x may be [parts, T, size] fp32 that add up to it."""
         return self._norm.add_rms_norm(x, residual, weight, eps)
+
+    def embedding(self, token_ids: Tensor, weight: Tensor) -> Tensor:
+        """See TorchOps.embedding; a few rows take a kernel of ours."""
+        run = self._embedding.embedding if self._embedding.suits(token_ids) else super().embedding
+        return run(token_ids, weight)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See TorchOps.linear; a few rows take a kernel made for them, more the library's matrix product."""

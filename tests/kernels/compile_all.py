@@ -21,7 +21,17 @@ from nanovllm.paged_kv.kernels import copies
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
-from nanovllm.qwen3.kernels import activation, fused_decode, gated_linear, heads, norm, race, small_linear, tile_linear
+from nanovllm.qwen3.kernels import (
+    activation,
+    embedding,
+    fused_decode,
+    gated_linear,
+    heads,
+    norm,
+    race,
+    small_linear,
+    tile_linear,
+)
 
 TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
 OPTIONS = ("num_warps", "num_stages", "launch_pdl")
@@ -88,6 +98,7 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
         for caches in ((cache, cache), (None, None)):
             heads.norm_rotate_store(rows, gain, gain, 1e-6, table, slots, num_heads, num_kv_heads, slots, *caches)
     ids = torch.zeros(8, dtype=torch.int64)
+    embedding.embedding(ids, torch.zeros(9, 100, dtype=dtype))
     copies.copy_words(ids, ids)
     copies.copy_fed(ids, ids, ids[:4], ids)
     race.exponential_race(torch.zeros(3, 5000, dtype=dtype), torch.zeros(3, 1), torch.zeros(3, 2, dtype=torch.int64))

@@ -20,7 +20,7 @@ from nanovllm.paged_kv.kernels import copies
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
-from nanovllm.qwen3.kernels import race
+from nanovllm.qwen3.kernels import embedding, race
 from nanovllm.qwen3.kernels.race import exponential_race
 from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.rotary import RotaryAngles
@@ -205,6 +205,18 @@ def test_norms_equal_the_reference_and_leave_their_input_alone(size: int, dtype:
 def test_silu_and_mul_equals_the_reference(dtype: torch.dtype) -> None:
     gate_up = random(3, 2 * 1100, dtype=dtype)
     assert_close(TritonOps().silu_and_mul(gate_up), TorchOps().silu_and_mul(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "size"), [(1, 1024), (3, 1500), (16, 64), (17, 64)])
+def test_embedding_equals_the_reference(rows: int, size: int, dtype: torch.dtype) -> None:
+    """Up to 16 rows by our kernel, more by the library's; the same bits."""
+    weight, ids = random(50, size, dtype=dtype), (torch.arange(rows, device=DEVICE) * 7) % 50
+    out = TritonOps().embedding(ids, weight)
+    assert torch.equal(out, TorchOps().embedding(ids, weight))
+    assert embedding.suits(ids) == (rows <= 16)
+    if rows <= 16:
+        assert torch.equal(out, embedding.embedding(ids, weight))
 
 
 class KeepInputs(TorchBackend):

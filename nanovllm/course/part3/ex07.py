@@ -62,7 +62,7 @@ def _joined(vectors: Any, hidden: Any, ranks: int) -> Any:
     }
 
 
-_ALONE = "    if self.group.size == 1:\n        return F.embedding(token_ids, self.weight)\n"
+_ALONE = "    if self.group.size == 1:\n        return self.ops.embedding(token_ids, self.weight)\n"
 _MASKED = 'rows * mine.unsqueeze(-1), "embed_tokens"'
 _SKIPS = """
 def embed(self, token_ids):
