@@ -1,10 +1,10 @@
 """A decoder layer for up to 384 rows on a GPU, with products made for few rows in place of the library's usual ones.
 
 At such a batch size a layer's time is that of its launches and of reading the weights once. For up to 8 rows it takes
-five kernels, or seven for a single row, where `Qwen3DecoderLayer.forward` takes up to ten: the four products have the
-norms and SiLU-and-multiply inside; the rest is attention's (`kernels/fused_decode.py`, or three kernels). For 9 to 384
-rows the two products with few outputs are cut into parts that the next norm adds up (`split_linear.py`). The numbers
-are rounded at the same places as in the long way round, which stays the definition.
+seven kernels, or five where attention is one (`kernels/fused_decode.py`), in place of ten: the four products have the
+norms and SiLU-and-multiply inside; the rest is attention's. For 9 to 384 rows the two products with few outputs are cut
+into parts that the next norm adds up (`split_linear.py`). The numbers are rounded at the same places as in the long way
+round, `Qwen3DecoderLayer.forward`, which stays the definition.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -173,7 +173,8 @@ def _fused_decode_kernel(
         k, v, inside = _load_turn(k_cache_ptr, v_cache_ptr, block, start, old, block_size, stride, at, BLOCK_N)
         block = tl.load(table_ptr + tl.minimum(start + BLOCK_N, last - 1) // block_size)
         highest, total, acc = _attend(q, k, v, inside, scale, highest, total, acc, PRECISION)
-    rows = (seq * NUM_KV_HEADS + kv_head) * GROUP + g
+    task = seq * NUM_KV_HEADS + kv_head
+    rows = task * GROUP + g
     if NUM_SPLITS == 1:  # a padded row, without any key, becomes zero
         out = (acc / tl.where(total > 0, total, 1.0)[:, None]).to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + rows[:, None] * HEAD_DIM + d[None, :], out, mask=g[:, None] < GROUP)
@@ -182,7 +183,6 @@ def _fused_decode_kernel(
         tl.store(max_ptr + part, highest, mask=g < GROUP)
         tl.store(sum_ptr + part, total, mask=g < GROUP)
         tl.store(acc_ptr + part[:, None] * HEAD_DIM + d[None, :], acc, mask=g[:, None] < GROUP)
-        task = seq * NUM_KV_HEADS + kv_head
         if _is_last(arrived_ptr + task, NUM_SPLITS):
             for h in tl.static_range(GROUP):
                 row = task * GROUP + h
@@ -203,7 +203,7 @@ class FusedDecode:
         """True for a decode step of 3 to 8 sequences with our attention, where kernels start early or on a CPU."""
         if context.is_prefill or attention.k_cache is None or not attention.backend.fuses_decode:
             return False
-        fits = attention.k_cache.shape[1] % _BLOCK_N == 0 and attention.head_dim in (16, 32, 64, 128, 256)
+        fits = attention.k_cache.shape[1] % _BLOCK_N == 0 and attention.head_dim in (16, 32, 64, 128)
         known = qkv.device.type == "cpu" or starts_early(qkv.device)
         return fits and known and MIN_SEQS <= qkv.shape[0] <= MAX_SEQS
 
