@@ -45,7 +45,7 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     tensor_parallel_size: int = 1
     enforce_eager: bool = False
-    prefill_graph_tokens: int = 2048
+    prefill_graph_tokens: int = 4096
     overlap: bool | None = None
     kvcache_block_size: int = 256
     num_kvcache_blocks: int | None = None

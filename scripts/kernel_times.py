@@ -1,11 +1,11 @@
-"""Decode kernels side by side on this GPU: attention of one layer, and the four products of one for up to 128 rows.
+"""Decode kernels side by side on this GPU: attention of one layer, the four products of one, and logits with the race.
 
 usage: kernel_times.py
 
 Medians of CUDA graph replays, microseconds a layer. A graph holds LAYERS layers with weights and caches of their own,
 so that none is still in the L2 cache when it is wanted, and so that kernels overlap as in a decode step. "Floor" counts
 each byte of K and V, or of the weights, once at 4.25 TB/s. The shapes are those of Qwen3-0.6B: 16 query heads, 8 KV
-heads, head_dim 128, hidden 1024, intermediate 3072.
+heads, head_dim 128, hidden 1024, intermediate 3072, vocabulary 151,936.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,12 @@ from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.qwen3 import split_linear
 from nanovllm.qwen3.kernels import activation, gated_linear, heads, norm, small_linear, tile_linear
 from nanovllm.qwen3.kernels.fused_decode import FusedDecode
+from nanovllm.qwen3.kernels.race import exponential_race
 from nanovllm.qwen3.ops import TritonOps
 from nanovllm.qwen3.rotary import RotaryAngles
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, BLOCK = 16, 8, 128, 1024, 3072, 256
+VOCABULARY = 151936
 LAYERS, BYTES_PER_US = 16, 4.25e6
 Product = Callable[[Tensor, Tensor], Tensor]
 
@@ -165,6 +167,18 @@ def products(rows: int) -> None:
     print(f"products of a layer, {rows:3d} rows: {line}", flush=True)
 
 
+def logits(rows: int, weight: Tensor) -> None:
+    """One line: the logits, and the race for a token of each row, by our kernel and by the library's product."""
+    x, temperature = random(rows, HIDDEN), torch.full((rows, 1), 0.6, device="cuda")
+    keys = torch.randint(2**31, (rows, 2), device="cuda")
+    cells = [f"floor {weight.numel() * 2 / BYTES_PER_US:.1f}"]
+    for name, product in (("ours", TritonOps().logits), ("library", F.linear)):
+        alone = microseconds(lambda: [product(x, weight) for _ in range(LAYERS)])  # noqa: B023
+        raced = microseconds(lambda: [exponential_race(product(x, weight), temperature, keys) for _ in range(LAYERS)])  # noqa: B023
+        cells.append(f"{name} {alone:.1f}, with the race {raced:.1f}")
+    print(f"logits, {rows:3d} rows: " + " | ".join(cells), flush=True)
+
+
 def main() -> None:
     few = ((1, 512), (1, 4000), (2, 1024), (4, 1024), (8, 1024), (8, 4000), (16, 1024))
     for batch, context in (*few, (32, 1024), (64, 1024), (128, 600), (256, 512), (512, 160)):
@@ -176,6 +190,9 @@ def main() -> None:
         torch.cuda.empty_cache()
     for rows in (1, 2, 4, 8, 16, 32, 64, 128):
         products(rows)
+    weight = random(VOCABULARY, HIDDEN) / 32
+    for rows in (1, 2, 4, 8, 16, 32):
+        logits(rows, weight)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time to first token of a lone request by prompt length: prefills launched kernel by kernel, and recorded ones.
 
-usage: ttft.py [MODEL] [--dummy] [--lengths 16 64 256 1024 2048 4096] [--graph-tokens 2048] [--repeats 20]
+usage: ttft.py [MODEL] [--dummy] [--lengths 16 64 256 1024 2048 4096] [--graph-tokens 4096] [--repeats 20]
 
 Prints milliseconds from the call of generate() with max_tokens=1 to its return, medians, without a cached prefix and,
 where the prompt is longer than a block, with all but the last block of it cached; one engine after the other in one
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="qwen3-tiny")
     parser.add_argument("--dummy", action="store_true")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 256, 1024, 2048, 4096])
-    parser.add_argument("--graph-tokens", type=int, default=2048)
+    parser.add_argument("--graph-tokens", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=20)
     args = parser.parse_args()
     limits: dict[str, Any] = {"load_format": "dummy" if args.dummy else "auto", "skip_tokenizer_init": True}

@@ -17,20 +17,21 @@ from nanovllm.paged_kv.fixed_inputs import Column, FixedInputs
 
 MAX_SEQS = 16  # sequences of a recorded prefill
 SMALLEST = 64  # tokens
+FINER = 1024  # tokens from which padding costs more than launches
 TOKEN_COLUMNS = ("input_ids", "positions", "slot_mapping")
 
 
 def prefill_graph_sizes(max_tokens: int) -> list[int]:
-    """64, 128, 192, 256, 384, 512 ... (doubles, and halfway) up to max_tokens, and always max_tokens itself; [] for 0.
+    """64, 128, 192, 256, 384 ... 1024, 1280, 1536, 1792, 2048, 2560 ... up to max_tokens, and always that; [] for 0.
 
-    In tokens, ascending. From 128 tokens on, a third of a step at most is padding.
+    In tokens, ascending: doubles with one size between them, and with three from FINER on. From 128 tokens on a third
+    of a step at most is padding, from FINER on a fifth.
     """
     sizes = {max_tokens} if max_tokens > 0 else set()
     size = SMALLEST
     while size < max_tokens:
-        sizes.add(size)
-        if size > SMALLEST and 3 * size // 2 < max_tokens:
-            sizes.add(3 * size // 2)
+        step = size if size == SMALLEST else size // 2 if size < FINER else size // 4
+        sizes.update(range(size, min(2 * size, max_tokens), step))
         size *= 2
     return sorted(sizes)
 

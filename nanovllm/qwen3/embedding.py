@@ -45,7 +45,7 @@ class ParallelLMHead(VocabParallelEmbedding):
 
     def logits(self, hidden: Tensor) -> Tensor | None:
         """[n, hidden_size] -> [n, vocab_size] on rank 0, None on the others."""
-        parts = self.group.gather(F.linear(hidden, self.weight), "lm_head")
+        parts = self.group.gather(self.ops.logits(hidden, self.weight), "lm_head")
         if parts is None:
             return None
         # Shards are slices of the vocabulary: they join on the last axis, and the padding rows fall off its end.

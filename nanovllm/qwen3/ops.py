@@ -45,6 +45,10 @@ class TorchOps:
         """x [T, in_features] times weight [out_features, in_features] transposed, plus bias."""
         return F.linear(x, weight, bias)
 
+    def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """hidden [n, hidden_size] times weight [vocab_size, hidden_size] transposed; [n, vocab_size]."""
+        return F.linear(hidden, weight)
+
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """[T, 2 * n] (gate, then up) -> silu(gate) * up [T, n]."""
         gate, up = gate_up.chunk(2, dim=-1)
@@ -80,12 +84,21 @@ class TritonOps(TorchOps):
 
     def __init__(self) -> None:
         # Triton is imported only where it is used: it is missing on Windows and macOS.
-        from nanovllm.qwen3.kernels import activation, embedding, gated_linear, heads, norm, small_linear, tile_linear
+        from nanovllm.qwen3.kernels import (
+            activation,
+            embedding,
+            gated_linear,
+            heads,
+            logits,
+            norm,
+            small_linear,
+            tile_linear,
+        )
         from nanovllm.qwen3.kernels.fused_decode import FusedDecode
 
         self._fused_decode = FusedDecode()
         self._embedding, self._norm, self._activation, self._heads = embedding, norm, activation, heads
-        self._gated, self.small, self.tile = gated_linear, small_linear, tile_linear
+        self._gated, self._logits, self.small, self.tile = gated_linear, logits, small_linear, tile_linear
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See TorchOps.rms_norm."""
@@ -105,6 +118,11 @@ class TritonOps(TorchOps):
         if self.small.suits(x, weight.shape[1]) and x.stride(1) == 1:
             return self.small.linear(x, weight, bias)
         return F.linear(x, weight, bias)
+
+    def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """See TorchOps.logits; up to 32 rows take a kernel of ours."""
+        run = self._logits.logits if self._logits.suits(hidden, weight) else super().logits
+        return run(hidden, weight)
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """See TorchOps.silu_and_mul."""

@@ -27,6 +27,7 @@ from nanovllm.qwen3.kernels import (
     fused_decode,
     gated_linear,
     heads,
+    logits,
     norm,
     race,
     small_linear,
@@ -95,6 +96,9 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
             module.linear(few, wide, torch.zeros(64, dtype=dtype))
             module.norm_linear(few, few, weight, 1e-6, wide, gated=True)
         gated_linear.gated(x, wide)
+        if hidden % 128 == 0 and dtype.itemsize == 2:  # others are the library's
+            for few in (x, torch.zeros(17, hidden, dtype=dtype)):
+                logits.logits(few, wide)
         norm.add_rms_norm(torch.zeros(4, 3, hidden), x, weight, 1e-6)
         for caches in ((cache, cache), (None, None)):
             heads.norm_rotate_store(rows, gain, gain, 1e-6, table, slots, num_heads, num_kv_heads, slots, *caches)

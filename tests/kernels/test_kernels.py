@@ -18,13 +18,16 @@ from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.kernels import copies
 from nanovllm.paged_kv.kernels.decode import paged_decode
+from nanovllm.paged_kv.kernels.launch import starts_early
 from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
-from nanovllm.qwen3.kernels import embedding, race
+from nanovllm.qwen3.kernels import embedding, logits, race
 from nanovllm.qwen3.kernels.race import exponential_race
 from nanovllm.qwen3.ops import TorchOps, TritonOps
 from nanovllm.qwen3.rotary import RotaryAngles
 from nanovllm.qwen3.sampler import row_keys
+
+HALVES = [dtype for dtype in DTYPES if dtype.itemsize == 2]
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [(2, 8), (6, 64), (3, 20)])
@@ -217,6 +220,37 @@ def test_embedding_equals_the_reference(rows: int, size: int, dtype: torch.dtype
     assert embedding.suits(ids) == (rows <= 16)
     if rows <= 16:
         assert torch.equal(out, embedding.embedding(ids, weight))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("vocab_size", "programs"), [(700, 3), (128, 1), (50, 7)])
+@pytest.mark.parametrize(("rows", "hidden_size"), [(1, 128), (8, 256), (16, 128), (17, 128), (32, 256)])
+def test_logits_equal_the_reference(
+    rows: int,
+    hidden_size: int,
+    vocab_size: int,
+    programs: int,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Shares that are no multiple of a block, a last program with less, more programs than shares; strided rows."""
+    monkeypatch.setattr(logits, "multiprocessors", lambda device: programs)
+    x = random(rows, hidden_size + 8, dtype=dtype)[:, :hidden_size]
+    weight = random(vocab_size, hidden_size, dtype=dtype, seed=1)
+    assert logits.suits(x, weight) == (DEVICE.type == "cpu" or starts_early(DEVICE))
+    expected = TorchOps().logits(x, weight)
+    assert_close(logits.logits(x, weight), expected)
+    assert_close(TritonOps().logits(x, weight), expected)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_logits_of_other_shapes_are_the_librarys(dtype: torch.dtype) -> None:
+    weight = random(50, 128, dtype=dtype)
+    for x in (random(33, 128, dtype=dtype), random(0, 128, dtype=dtype)):
+        assert not logits.suits(x, weight)
+        assert torch.equal(TritonOps().logits(x, weight), TorchOps().logits(x, weight))
+    assert not logits.suits(random(8, 128), random(50, 128))
+    assert not logits.suits(random(8, 64, dtype=dtype), random(50, 64, dtype=dtype))
 
 
 class KeepInputs(TorchBackend):
