@@ -162,6 +162,17 @@ def _cut(in_features: int, gated: bool) -> tuple[int, int, int]:
     return triton.cdiv(in_features, parts * block_k), parts, block_k
 
 
+def _lets_next_start_at_once(prologue: int, product: Product) -> bool:
+    """Whether the next kernel may start before this one has its weights.
+
+    With a long wait for the weight, the next kernel's programs, and so their weight, would come too late. Behind QKV
+    comes attention, whose first keys come sooner so; with up to four rows it did not pay on an H200.
+    """
+    is_qkv = prologue > 0 and not product.gated
+    waits_long = _weights(product.x.shape[1], product.gated) > 32 * 1024
+    return waits_long or (is_qkv and product.x.shape[0] > 4)
+
+
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """As `small_linear.linear`."""
     return _launch(PLAIN, Product(x, weight, bias))[0]
@@ -186,8 +197,7 @@ def _launch(prologue: int, product: Product) -> tuple[torch.Tensor, torch.Tensor
     turns, parts, block_k = _cut(in_features, product.gated)
     options = {
         "WHOLE": turns * parts * block_k == in_features and product.out_features % block_n == 0,
-        # With a long wait for the weight, the next kernel's programs, and so their weight, would come too late.
-        "AT_ONCE": _weights(in_features, product.gated) > 32 * 1024,
+        "AT_ONCE": _lets_next_start_at_once(prologue, product),
         "TURNS": turns,
         "PARTS": parts,
         "BLOCK_M": MAX_ROWS,
