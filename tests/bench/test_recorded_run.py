@@ -17,6 +17,7 @@ from scripts.recorded_run import PICTURES, summary, tables
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = sorted((ROOT / "docs" / "results").glob("*.json*"))
 SHOWN = ROOT / "docs" / "results" / "h200-short-2026-11-30.json.gz"
+NEWER = ROOT / "docs" / "results" / "h200-short-2026-12-01.json.gz"
 SUMMARY = FOLDER / "h200-short.json.gz"
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 A_PLACE = re.compile(r"(^|[\s\"'=:])(/|~/|[A-Z]:\\)\w|\b\w+@\w|\.(local|internal|lan)\b|\bip-\d|Traceback")
@@ -68,6 +69,10 @@ def test_the_page_has_the_tables_of_the_record(results: list[AnyResult]) -> None
         assert table in PAGE, name
     (one,) = next(r for r in results if isinstance(r, TpResult)).points
     assert one.output_tok_s.text() in PAGE
+
+
+def test_the_page_has_the_throughput_of_the_newer_record() -> None:
+    assert tables(load(NEWER))["throughput"] in PAGE
 
 
 def test_another_figure_would_give_another_table(results: list[AnyResult]) -> None:
