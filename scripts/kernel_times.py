@@ -3,9 +3,10 @@
 usage: kernel_times.py
 
 Medians of CUDA graph replays, microseconds a layer. A graph holds LAYERS layers with weights and caches of their own,
-so that none is still in the L2 cache when it is wanted, and so that kernels overlap as in a decode step. "Floor" counts
-each byte of K and V, or of the weights, once at 4.25 TB/s. The shapes are those of Qwen3-0.6B: 16 query heads, 8 KV
-heads, head_dim 128, hidden 1024, intermediate 3072, vocabulary 151,936.
+so that none is still in the L2 cache when it is wanted, and so that kernels overlap as in a decode step. (Logits have
+one weight, six times as large as that cache.) "Floor" counts each byte of K and V, or of the weights, once at 4.25
+TB/s. The shapes are those of Qwen3-0.6B: 16 query heads, 8 KV heads, head_dim 128, hidden 1024, intermediate 3072,
+vocabulary 151,936.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,7 @@ from nanovllm.paged_kv.fixed_inputs import Column, FixedInputs
 
 MAX_SEQS = 16  # sequences of a recorded prefill
 SMALLEST = 64  # tokens
-FINER = 1024  # tokens from which padding costs more than launches
+FINER = 1024  # tokens from which sizes are closer, or a step's padding would take milliseconds
 TOKEN_COLUMNS = ("input_ids", "positions", "slot_mapping")
 
 

@@ -120,7 +120,7 @@ class TritonOps(TorchOps):
         return F.linear(x, weight, bias)
 
     def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """See TorchOps.logits; up to 32 rows take a kernel of ours."""
+        """See TorchOps.logits; up to 32 rows take a kernel of ours where it suits."""
         run = self._logits.logits if self._logits.suits(hidden, weight) else super().logits
         return run(hidden, weight)
 

@@ -75,6 +75,8 @@ def test_prefill_sizes() -> None:
     assert prefill_graph_sizes(64) == [64]
     assert prefill_graph_sizes(500) == [64, 128, 192, 256, 384, 500]
     assert prefill_graph_sizes(1024) == [64, 128, 192, 256, 384, 512, 768, 1024]
+    assert prefill_graph_sizes(300) == [64, 128, 192, 256, 300]
+    assert prefill_graph_sizes(1100) == [*prefill_graph_sizes(1024), 1100]
     finer = [1280, 1536, 1792, 2048, 2560, 3072, 3584]
     assert prefill_graph_sizes(4000) == [*prefill_graph_sizes(1024), *finer, 4000]
 

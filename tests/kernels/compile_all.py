@@ -95,6 +95,7 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
         for module, few in ((small_linear, x[:2]), (tile_linear, x)):
             module.linear(few, wide, torch.zeros(64, dtype=dtype))
             module.norm_linear(few, few, weight, 1e-6, wide, gated=True)
+        tile_linear.norm_linear(torch.zeros(8, hidden, dtype=dtype), None, weight, 1e-6, wide)
         gated_linear.gated(x, wide)
         if hidden % 128 == 0 and dtype.itemsize == 2:  # others are the library's
             for few in (x, torch.zeros(17, hidden, dtype=dtype)):

@@ -21,9 +21,11 @@ from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.launch import starts_early
 from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
+from nanovllm.qwen3.embedding import ParallelLMHead
 from nanovllm.qwen3.kernels import embedding, logits, race
 from nanovllm.qwen3.kernels.race import exponential_race
 from nanovllm.qwen3.ops import TorchOps, TritonOps
+from nanovllm.qwen3.placement import Placement
 from nanovllm.qwen3.rotary import RotaryAngles
 from nanovllm.qwen3.sampler import row_keys
 
@@ -224,7 +226,7 @@ def test_embedding_equals_the_reference(rows: int, size: int, dtype: torch.dtype
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("vocab_size", "programs"), [(700, 3), (128, 1), (50, 7)])
-@pytest.mark.parametrize(("rows", "hidden_size"), [(1, 128), (8, 256), (16, 128), (17, 128), (32, 256)])
+@pytest.mark.parametrize(("rows", "hidden_size"), [(1, 128), (8, 512), (16, 128), (17, 128), (32, 256)])
 def test_logits_equal_the_reference(
     rows: int,
     hidden_size: int,
@@ -233,24 +235,64 @@ def test_logits_equal_the_reference(
     dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Shares that are no multiple of a block, a last program with less, more programs than shares; strided rows."""
+    """Shares that are no multiple of a block, a last one with less, multiprocessors without a share; strided rows."""
     monkeypatch.setattr(logits, "multiprocessors", lambda device: programs)
     x = random(rows, hidden_size + 8, dtype=dtype)[:, :hidden_size]
     weight = random(vocab_size, hidden_size, dtype=dtype, seed=1)
     assert logits.suits(x, weight) == (DEVICE.type == "cpu" or starts_early(DEVICE))
     expected = TorchOps().logits(x, weight)
     assert_close(logits.logits(x, weight), expected)
-    assert_close(TritonOps().logits(x, weight), expected)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_logits_of_other_shapes_are_the_librarys(dtype: torch.dtype) -> None:
+def test_logits_of_many_turns_of_each_program(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More turns than are under way at once, so that each place in shared memory is filled several times."""
+    monkeypatch.setattr(logits, "multiprocessors", lambda device: 2)
+    x, weight = random(8, 512, dtype=dtype), random(2000, 512, dtype=dtype, seed=1) / 16
+    assert_close(logits.logits(x, weight), TorchOps().logits(x, weight))
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="takes the interpreter minutes")
+@pytest.mark.parametrize("rows", [1, 8, 32])
+def test_logits_of_the_published_shape(rows: int) -> None:
+    x, weight = random(rows, 1024, dtype=torch.bfloat16), random(151936, 1024, dtype=torch.bfloat16) / 32
+    assert logits.suits(x, weight) == starts_early(DEVICE)
+    assert_close(TritonOps().logits(x, weight), TorchOps().logits(x, weight))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_models_logits_come_from_the_kernel(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    if DEVICE.type == "cuda" and not starts_early(DEVICE):
+        pytest.skip("the kernel is not used here")
+    head = ParallelLMHead(300, 128, Placement(dtype, DEVICE, ops=TritonOps()))
+    head.weight.copy_(random(300, 128, dtype=dtype))
+    run, seen = logits.logits, []
+
+    def spy(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        seen.append(len(x))
+        return run(x, weight)
+
+    monkeypatch.setattr(logits, "logits", spy)
+    hidden = random(5, 128, dtype=dtype, seed=1)
+    out = head.logits(hidden)
+    assert out is not None
+    assert_close(out, TorchOps().logits(hidden, head.weight))
+    assert seen == [5]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_logits_of_other_shapes_are_the_librarys(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = random(50, 128, dtype=dtype)
     for x in (random(33, 128, dtype=dtype), random(0, 128, dtype=dtype)):
         assert not logits.suits(x, weight)
         assert torch.equal(TritonOps().logits(x, weight), TorchOps().logits(x, weight))
+    apart, turned = random(50, 136, dtype=dtype)[:, :128], random(128, 8, dtype=dtype).t()
+    assert not logits.suits(random(8, 128, dtype=dtype), apart)
+    assert not logits.suits(turned, weight)
     assert not logits.suits(random(8, 128), random(50, 128))
     assert not logits.suits(random(8, 64, dtype=dtype), random(50, 64, dtype=dtype))
+    monkeypatch.setattr(logits, "shared_memory", lambda device: 99 * 1024)  # a GPU that starts early and is small
+    assert not logits.suits(random(8, 128, dtype=dtype), weight)
 
 
 class KeepInputs(TorchBackend):

@@ -194,3 +194,18 @@ def test_a_layer_of_few_rows_equals_the_long_way_round(rows: int, monkeypatch: p
     for actual, expected in zip(outputs[2:], outputs[:2], strict=True):
         for a, e in zip(actual, expected, strict=True):
             assert_close(a, e)
+
+
+@pytest.mark.parametrize(
+    ("prologue", "in_features", "gated", "at_once"),
+    [(small_linear.NORM, 1024, False, {4: False, 5: True}), (small_linear.PLAIN, 1024, False, {4: False, 8: False}),
+     (small_linear.PLAIN, 3072, False, {4: True, 8: True}), (small_linear.NORM, 1024, True, {4: False, 8: False})],
+)  # fmt: skip
+def test_which_products_let_the_next_kernel_start_at_once(
+    prologue: int, in_features: int, gated: bool, at_once: dict[int, bool]
+) -> None:
+    """Those with a long wait for the weight, and QKV where attention reads its first keys meanwhile."""
+    weight = torch.empty(64, in_features)
+    for rows, expected in at_once.items():
+        product = small_linear.Product(torch.empty(rows, in_features), weight, gated=gated)
+        assert tile_linear._lets_next_start_at_once(prologue, product) == expected

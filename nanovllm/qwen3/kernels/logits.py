@@ -10,14 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanovllm.paged_kv.kernels.launch import (
-    early,
-    let_next_start,
-    multiprocessors,
-    shared_memory,
-    starts_early,
-    wait_for_inputs,
-)
+from nanovllm.paged_kv.kernels.launch import early, multiprocessors, shared_memory, starts_early, wait_for_inputs
 
 MAX_ROWS = 32  # of those measured; the inputs' part of the shared memory grows with them
 _BLOCK_N, _BLOCK_K, _TURNS = 128, 128, 5  # weight rows and inputs of a turn, turns under way; best of 20 on an H200
@@ -40,7 +33,6 @@ def _logits_kernel(
     EARLY: tl.constexpr,
 ):
     """Program (share of the vocabulary): all rows against its share of the weight's rows."""
-    let_next_start(EARLY)
     first = tl.program_id(0) * share
     end = tl.minimum(first + share, vocab_size)
     m = tl.arange(0, BLOCK_M)
@@ -65,7 +57,10 @@ def _logits_kernel(
 
 
 def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """True for up to MAX_ROWS rows of two bytes an element, on a GPU whose kernels start early (or on a CPU)."""
+    """True for up to MAX_ROWS rows of two bytes an element, on a GPU whose kernels start early (or on a CPU).
+
+    Inputs a multiple of 128, a contiguous weight, and shared memory that holds the turns under way.
+    """
     rows, in_features = x.shape
     if x.element_size() != 2 or not 0 < rows <= MAX_ROWS or in_features % _BLOCK_K or x.stride(1) != 1:
         return False
@@ -83,7 +78,7 @@ def logits(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x [rows, hidden_size] times weight [vocab_size, hidden_size] transposed; [rows, vocab_size]."""
     rows, vocab_size = x.shape[0], weight.shape[0]
     out = torch.empty(rows, vocab_size, dtype=x.dtype, device=x.device)
-    share = triton.cdiv(triton.cdiv(vocab_size, multiprocessors(x.device)), 16) * 16
+    share = triton.cdiv(triton.cdiv(vocab_size, multiprocessors(x.device)), 16) * 16  # whole 32-byte sectors of `out`
     _logits_kernel[(triton.cdiv(vocab_size, share),)](
         x,
         weight,
