@@ -1,6 +1,6 @@
 """The public face: `LLM.generate` and `LLM.chat` over the engine's steps."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nanovllm.engine.collector import collector_spared
@@ -43,7 +43,7 @@ class LLM(LLMEngine):
         checked = [self.check_request(prompt, p) for prompt, p in zip(encoded, params, strict=True)]
         outputs: dict[int, RequestOutput | None] = {}
         self._awaited = outputs  # so that a request cancelled from elsewhere is not waited for
-        loop = OverlappedLoop(self)
+        loop = OverlappedLoop(self, meanwhile=self._decode_ahead)
         progress = GenerationProgress(len(checked), enabled=use_tqdm)
         try:
             with interrupt_between_steps() as check_interrupt:
@@ -67,6 +67,9 @@ class LLM(LLMEngine):
             self._awaited = {}
             progress.close()
         return [output for output in outputs.values() if output is not None]
+
+    def _decode_ahead(self, is_time_up: Callable[[], bool]) -> None:
+        self._texts.decode_ahead(self.scheduler.running, is_time_up)
 
     def chat(
         self,

@@ -11,8 +11,9 @@ from nanovllm.engine.checkpoint import eos_token_ids, load_tokenizer, resolve_ch
 from nanovllm.engine.metrics import RequestMetrics
 from nanovllm.engine.model_ranks import ModelRanks
 from nanovllm.engine.outputs import RequestOutput, StepOutput
-from nanovllm.engine.requests import Prompt, check_checkpoint_limit, check_prompt, decode_all
+from nanovllm.engine.requests import Prompt, check_checkpoint_limit, check_prompt
 from nanovllm.engine.startup import Plan, make_plan
+from nanovllm.engine.texts import CompletionTexts
 from nanovllm.errors import NanoVLLMError, RequestError
 from nanovllm.paged_kv.batch import SamplingInputs
 from nanovllm.sampling_params import SamplingParams
@@ -54,6 +55,7 @@ class LLMEngine:
         self._seeds = random.Random(self.config.seed)
         self._next_request_id = 0
         self._prompts: dict[int, str | None] = {}
+        self._texts = CompletionTexts(self.tokenizer)
         self._metrics: dict[int, RequestMetrics] = {}
         self.uncollected: dict[int, RequestOutput] = {}  # finished during a generate() that did not ask for them
         self._awaited: dict[int, RequestOutput | None] = {}  # what a generate() under way waits for
@@ -163,8 +165,7 @@ class LLMEngine:
 
     def _finish(self, seqs: list[Sequence]) -> list[RequestOutput]:
         """Turn finished sequences into their outputs and forget them."""
-        texts = decode_all([seq.completion_token_ids for seq in seqs], self.tokenizer)
-        return [self._output(seq, text) for seq, text in zip(seqs, texts, strict=True)]
+        return [self._output(seq, text) for seq, text in zip(seqs, self._texts.finish(seqs), strict=True)]
 
     def _output(self, seq: Sequence, text: str) -> RequestOutput:
         metrics = self._metrics.pop(seq.seq_id)

@@ -14,6 +14,7 @@ step after a prefill takes some ids from it and others from the host. Where the 
 preemption, a place that becomes free, the choice of a policy that cannot look ahead) they are read first.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -45,10 +46,15 @@ class ChoosesAhead(Protocol):
 
 
 class OverlappedLoop:
-    """Drop-in for calling `engine.step()` in a loop. Call `cancel` when leaving it early."""
+    """Drop-in for calling `engine.step()` in a loop. Call `cancel` when leaving it early.
 
-    def __init__(self, engine: LLMEngine) -> None:
+    meanwhile: called while a step runs, with a function that tells whether its tokens are there: work for the host
+    that nobody waits for.
+    """
+
+    def __init__(self, engine: LLMEngine, meanwhile: Callable[[Callable[[], bool]], None] | None = None) -> None:
         self._engine = engine
+        self._meanwhile = meanwhile
         self._flight: _Flight | None = None
 
     def step(self) -> StepOutput:
@@ -69,6 +75,9 @@ class OverlappedLoop:
             schedule = self._schedule_next(flight)
             if schedule is not None:
                 following = self._launch_next(schedule, flight)
+            if self._meanwhile is not None:
+                flight.pending.send()
+                self._meanwhile(flight.pending.has_arrived)
             token_ids = engine.ranks.read(flight.pending)
         except BaseException:
             # A launch that broke half-way may have overwritten the samples it was fed from.

@@ -1,9 +1,10 @@
-"""What counts as a prompt, the sentences for what does not, and the texts of completions."""
+"""What counts as a prompt, and the sentences for what does not."""
 
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nanovllm.engine.texts import is_plain
 from nanovllm.errors import RequestError
 from nanovllm.sampling_params import SamplingParams
 
@@ -50,7 +51,7 @@ def encode_all(prompts: list[Prompt], tokenizer: Any) -> list[Prompt]:
     Raises RequestError for a text that is not valid Unicode.
     """
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    if len(texts) < 2 or not _is_plain(tokenizer, "encode", "__call__"):
+    if len(texts) < 2 or not is_plain(tokenizer, "encode", "__call__"):
         return prompts
     for text in texts:
         _check_unicode(text)
@@ -65,26 +66,6 @@ def _check_unicode(prompt: str) -> None:
         raise RequestError(
             f"the prompt is not valid Unicode text: {prompt[e.start]!r} at position {e.start} is no character"
         ) from None
-
-
-def decode_all(rows: list[list[int]], tokenizer: Any) -> list[str]:
-    """The texts of token ids without special tokens, "" without a tokenizer.
-
-    Several at once are decoded side by side, in tokenizers' own threads: a batch of requests may end in one step.
-    """
-    if tokenizer is None:
-        return [""] * len(rows)
-    if len(rows) > 1 and _is_plain(tokenizer, "decode", "_decode") and not tokenizer.clean_up_tokenization_spaces:
-        texts: list[str] = tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=True)
-        return texts
-    return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
-
-
-def _is_plain(tokenizer: Any, *methods: str) -> bool:
-    """True where these methods do what the tokenizers library does: nobody has given them a meaning of their own."""
-    from transformers import PreTrainedTokenizerFast
-
-    return all(getattr(type(tokenizer), m, None) is getattr(PreTrainedTokenizerFast, m) for m in methods)
 
 
 def _integers(prompt: Any) -> list[int]:

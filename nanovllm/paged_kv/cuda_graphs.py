@@ -82,7 +82,7 @@ class DecodeBuffers(FixedInputs):
     ) -> None:
         """Copy `batch` in, padded to `size` rows. temperature and keys are None where nothing is sampled.
 
-        feed: where input ids come from that the host does not know yet.
+        feed: where input ids come from that the host does not know yet. They go to the host with the same copy.
         """
         host, real = self.next_host(), slice(0, len(batch.input_ids))
         write_padded(host, batch, size)
@@ -97,8 +97,13 @@ class DecodeBuffers(FixedInputs):
             return
         host["rows"][real] = feed.rows
         words, first = self._written(num_bytes), self.device["rows"].storage_offset()
-        copy_fed(words, self._device_words, words[first : first + len(batch.input_ids)], feed.sampled)
-        self._was_sent()
+        rows = words[first : first + len(batch.input_ids)]
+        assert feed.pending is not None
+        leaving = feed.pending.leaving
+        copy_fed(words, self._device_words, rows, feed.sampled, leaving)
+        event = self._was_sent()
+        if leaving is not None:
+            feed.pending.was_sent(event)
 
     def compile_copies(self) -> None:
         """Compile what `fill` launches, so that the first step need not. It copies one word; nobody reads it."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nanovllm.paged_kv.small_copies import copy_words
+from nanovllm.paged_kv.small_copies import copy_words, event_behind
 
 Column = tuple[str, type[np.generic], tuple[int, ...]]  # name, dtype, shape
 
@@ -57,8 +57,7 @@ class FixedInputs:
         words = self._host_words[self._turn]
         return words if num_bytes is None else words[: -(-num_bytes // 8)]
 
-    def _was_sent(self) -> None:
-        """Remember when the pinned buffer may be written again."""
-        if self._device.device.type == "cuda":
-            self._sent[self._turn] = event = torch.cuda.Event()
-            event.record()
+    def _was_sent(self) -> torch.cuda.Event | None:
+        """Remember when the pinned buffer may be written again: behind the copy, at the event that this returns."""
+        self._sent[self._turn] = event = event_behind(self._device)
+        return event

@@ -182,6 +182,10 @@ class ModelRunner:
         """Start a step without waiting for its tokens. `feed`: take the input ids from an earlier step's samples."""
         self._phase("prepare")
         host = prepare(slices, is_prefill, self.spec.block_size)
+        use_graph = self.graphs is not None and not is_prefill
+        sent_along = feed.pending if use_graph and feed is not None else None  # by the copy of this step's inputs
+        for pending in (p for p in self._under_way if p is not sent_along):
+            pending.send()
         self.last_sampled = self.last_graph_size = None
         if is_prefill and self.prefill_graphs is not None and self.prefill_graphs.holds(host):
             self.last_sampled = self._run_prefill_graph(host, slices, sampling)
@@ -189,9 +193,7 @@ class ModelRunner:
         if is_prefill and not any(s.needs_token for s in slices):
             self._forward(host, None)
             return self._pending(slices)  # only unfinished chunks: nobody reads logits
-        use_graph = self.graphs is not None and not is_prefill
-        run = self._run_graph if use_graph else self._run_eager
-        self.last_sampled = run(host, sampling, feed)
+        self.last_sampled = (self._run_graph if use_graph else self._run_eager)(host, sampling, feed)
         return self._pending(slices)
 
     def _pending(self, slices: Seq[ScheduledSlice]) -> PendingTokens:
@@ -221,12 +223,10 @@ class ModelRunner:
     def _run_graph(self, host: HostBatch, sampling: SamplingInputs | None, feed: Feed | None) -> Tensor | None:
         """Replay the recorded step of the next batch size; sampled ids [B], or None on ranks that do not sample."""
         assert self.graphs is not None
-        num_seqs = len(host.input_ids)
+        num_seqs, buffers = len(host.input_ids), self.graphs.buffers
         size = self.last_graph_size = self.graphs.padded_size(num_seqs)
         keys = None if sampling is None else self.sampler.row_keys(sampling)
-        buffers = self.graphs.buffers
-        temperature = None if sampling is None else sampling.temperature
-        buffers.fill(host, temperature, keys, feed, size)
+        buffers.fill(host, None if sampling is None else sampling.temperature, keys, feed, size)
         input_ids = buffers.device["input_ids"][:num_seqs]
         if feed is not None:
             self.model.share_ids(input_ids)

@@ -21,17 +21,31 @@ def copy_words(source: Tensor, target: Tensor) -> None:
         target[: source.numel()].copy_(source, non_blocking=True)
 
 
-def copy_fed(source: Tensor, target: Tensor, rows: Tensor, sampled: Tensor) -> None:
-    """As `copy_words`, but target[i] = sampled[rows[i]] where rows [m] int64 (beside source) is not -1."""
+def copy_fed(source: Tensor, target: Tensor, rows: Tensor, sampled: Tensor, leaving: Tensor | None = None) -> None:
+    """As `copy_words`, but target[i] = sampled[rows[i]] where rows [m] int64 (beside source) is not -1.
+
+    leaving: memory of the host for all of `sampled` [n] int64, which is copied there on the way; or None.
+    """
     if HAS_KERNEL and target.is_cuda:
         from nanovllm.paged_kv.kernels import copies
 
-        copies.copy_fed(source, target, rows, sampled)
+        copies.copy_fed(source, target, rows, sampled, leaving)
         return
     copy_words(source, target)
     put_fed(rows.to(target.device), sampled, target[: rows.numel()])
+    if leaving is not None:
+        copy_words(sampled, leaving)
 
 
 def put_fed(rows: Tensor, sampled: Tensor, target: Tensor) -> None:
     """target[i] = sampled[rows[i]] where rows is not -1; all on one device, rows and target [m] int64."""
     torch.where(rows >= 0, sampled.index_select(0, rows.clamp(min=0)), target, out=target)
+
+
+def event_behind(tensor: Tensor) -> torch.cuda.Event | None:
+    """An event behind all that the tensor's GPU was given so far; None on a CPU, which has done it."""
+    if not tensor.is_cuda:
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event

@@ -2,7 +2,7 @@
 
 policy.py        which step comes next when arrivals never end: the longest gap between two tokens is bounded
 encoder.py       text becomes tokens, in a thread of its own
-detokenizer.py   tokens become text piece by piece, never half a character; stop strings
+stop_strings.py  a text ends where a stop string begins, though it comes in pieces
 ticket.py        one request on its way through the server, and what it is told
 engine_loop.py   the thread that owns the engine
 service.py       the asyncio side of it: admission, deadlines, draining

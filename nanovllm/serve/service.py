@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from nanovllm.engine.llm import LLM
+from nanovllm.engine.texts import Detokenizer, decoder
 from nanovllm.errors import ConfigError
-from nanovllm.serve.detokenizer import Detokenizer, StopStrings
+from nanovllm.serve.stop_strings import StopStrings
 from nanovllm.serve.encoder import Encoder
 from nanovllm.serve.engine_loop import EngineLoop
 from nanovllm.serve.errors import ApiError
@@ -137,7 +138,7 @@ class Service:
 
         Raises ApiError: 504 at the deadline, 500 when the engine fails, 503 for one that waited when draining began.
         """
-        detokenizer, stop = Detokenizer(self._tokenizer), StopStrings(stops)
+        detokenizer, stop = Detokenizer(decoder(self._tokenizer)), StopStrings(stops)
         clock = self.metrics.clock(ticket.arrival)
         reason: str | None = None
         try:

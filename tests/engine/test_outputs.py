@@ -9,7 +9,8 @@ from helpers import EOS_ID, greedy, make_llm, run_to_end, tiny_config, token_ids
 
 from nanovllm import LLM, RequestOutput, SamplingParams
 from nanovllm.engine.metrics import RequestMetrics
-from nanovllm.engine.requests import decode_all, encode_all
+from nanovllm.engine.requests import encode_all
+from nanovllm.engine.texts import decode_all
 from nanovllm.errors import RequestError
 
 Prompts = list[list[int]]

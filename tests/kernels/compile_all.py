@@ -106,7 +106,7 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
     ids = torch.zeros(8, dtype=torch.int64)
     embedding.embedding(ids, torch.zeros(9, 100, dtype=dtype))
     copies.copy_words(ids, ids)
-    copies.copy_fed(ids, ids, ids[:4], ids)
+    copies.copy_fed(ids, ids, ids[:4], ids, ids)
     race.exponential_race(torch.zeros(3, 5000, dtype=dtype), torch.zeros(3, 1), torch.zeros(3, 2, dtype=torch.int64))
 
 

@@ -70,6 +70,11 @@ def test_small_copies_and_ids_from_an_earlier_step(num_words: int) -> None:
         target.fill_(-5)
         copy(source, target, rows, sampled)
         assert target.tolist() == [*expected, *source.tolist()[num_fed:], -5, -5, -5]
+        target.fill_(-5)
+        leaving = pinned(torch.full((41,), -6))
+        copy(source, target, rows, sampled, leaving[:40])
+        assert target.tolist() == [*expected, *source.tolist()[num_fed:], -5, -5, -5]
+        assert leaving.tolist() == [*sampled.tolist(), -6], "sent as they are, whatever goes in"
 
 
 def test_store_refuses_heads_that_are_not_contiguous() -> None:
