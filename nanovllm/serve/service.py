@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from nanovllm.engine.llm import LLM
 from nanovllm.engine.texts import Detokenizer, decoder
 from nanovllm.errors import ConfigError
-from nanovllm.serve.stop_strings import StopStrings
 from nanovllm.serve.encoder import Encoder
 from nanovllm.serve.engine_loop import EngineLoop
 from nanovllm.serve.errors import ApiError
@@ -17,6 +16,7 @@ from nanovllm.serve.metrics import ServerMetrics
 from nanovllm.serve.policy import BoundedPrefill
 from nanovllm.serve.protocol import Ask
 from nanovllm.serve.settings import ServeSettings
+from nanovllm.serve.stop_strings import StopStrings
 from nanovllm.serve.ticket import Accepted, Failed, Finished, Interrupted, LastEvent, Ticket, Token
 
 CLIENT_LEFT = 499  # no client sees it; the usual status for this in logs and metrics

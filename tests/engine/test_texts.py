@@ -72,9 +72,7 @@ def test_any_tokens(tokenizers: list[Any], ids: list[int], step: int, which: int
 
 @settings(max_examples=100)
 @given(text=st.text(max_size=30), step=st.integers(1, 3), which=st.integers(0, 1), short=st.booleans())
-def test_no_piece_ends_within_a_character(
-    tokenizers: list[Any], text: str, step: int, which: int, short: bool
-) -> None:
+def test_no_piece_ends_within_a_character(tokenizers: list[Any], text: str, step: int, which: int, short: bool) -> None:
     text = text.replace(REPLACEMENT, "")
     ids = tokenizers[which].encode(text, add_special_tokens=False)
     pieces = pieces_of(detokenizer_of(tokenizers[which], short), ids, step)

@@ -12,14 +12,13 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITFunction, mangle_type
 
 from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
-from nanovllm.paged_kv.kernels import copies
+from nanovllm.paged_kv.kernels import copies, prefill
 from nanovllm.paged_kv.kernels.decode import paged_decode
-from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
 from nanovllm.qwen3.kernels import (
     activation,
@@ -54,6 +53,8 @@ def catch_launches(capability: int) -> list[str]:
             elif isinstance(value, torch.Tensor):
                 signature[p.name] = f"*{TYPES[value.dtype]}"
                 attrs[(i,)] = [["tt.divisibility", 16]]  # allocations are aligned, as torch's are
+            elif prefill.CAN_DESCRIBE and isinstance(value, prefill.TensorDescriptor):
+                signature[p.name] = mangle_type(value)
             else:
                 signature[p.name] = "fp32" if isinstance(value, float) else "i32"
         source = ASTSource(fn=self, signature=signature, constexprs=constants, attrs=attrs)
@@ -65,8 +66,13 @@ def catch_launches(capability: int) -> list[str]:
     return names
 
 
-def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int], ...]) -> None:
-    """Call every kernel's launcher. shapes: (heads, KV heads, head_dim, hidden_size) of each model."""
+def launch_everything(
+    dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int], ...], can_describe: bool = False
+) -> None:
+    """Call every kernel's launcher. shapes: (heads, KV heads, head_dim, hidden_size) of each model.
+
+    can_describe: the GPU can copy tiles by their descriptors.
+    """
     for num_heads, num_kv_heads, head_dim, hidden in shapes:
         q = torch.zeros(3, num_heads, head_dim, dtype=dtype)
         k = torch.zeros(3, num_kv_heads, head_dim, dtype=dtype)
@@ -85,8 +91,16 @@ def launch_everything(dtype: torch.dtype, shapes: tuple[tuple[int, int, int, int
             for order in (None, lens):
                 context = ForwardContext(False, slots, lens, tables, order=order)
                 fused_decode.FusedDecode()(rows, gain, gain, 1e-6, table, slots, attention, context)
-        paged_prefill(q, k, k, running, running, 1, 0.1)
-        paged_prefill(q, cache, cache, running, running, 1, 0.1, tables)
+        whole_blocks = attention.k_cache  # of 64 tokens, in which a tile lies
+        for described in {False, can_describe and dtype.itemsize == 2}:
+            prefill.can_describe = lambda q, k, v, described=described: described
+            for tiles in (prefill.Tiles(), prefill.Tiles(stages=3), prefill.Tiles(queries=128))[
+                : 3 if described else 1
+            ]:
+                prefill.choose_tiles = lambda q, length, described, tiles=tiles: tiles
+                prefill.paged_prefill(q, k, k, running, running, 1, 0.1)
+                for pool in (cache, whole_blocks):
+                    prefill.paged_prefill(q, pool, pool, running, running, 1, 0.1, tables)
         x, weight = torch.zeros(3, hidden, dtype=dtype), torch.zeros(hidden, dtype=dtype)
         norm.rms_norm(x, weight, 1e-6)
         norm.add_rms_norm(x, x, weight, 1e-6)
@@ -115,5 +129,6 @@ if __name__ == "__main__":
     compiled = catch_launches(int(sys.argv[1]))
     # Qwen3-0.6B's shape and qwen3-tiny's. Below compute capability 8.0 the first takes Triton minutes to compile.
     published, tiny = (16, 8, 128, 1024), (8, 4, 64, 256)
-    launch_everything(getattr(torch, sys.argv[2]), (published, tiny) if int(sys.argv[1]) >= 80 else (tiny,))
+    shapes = (published, tiny) if int(sys.argv[1]) >= 80 else (tiny,)
+    launch_everything(getattr(torch, sys.argv[2]), shapes, prefill.CAN_DESCRIBE and int(sys.argv[1]) >= 90)
     print(" ".join(sorted(set(compiled))))

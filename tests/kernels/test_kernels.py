@@ -14,12 +14,10 @@ import triton.language as tl
 from nanovllm.paged_kv import small_copies
 from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.backends.torch_backend import TorchBackend
-from nanovllm.paged_kv.backends.triton_backend import TritonBackend
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.kernels import copies
 from nanovllm.paged_kv.kernels.decode import paged_decode
 from nanovllm.paged_kv.kernels.launch import starts_early
-from nanovllm.paged_kv.kernels.prefill import paged_prefill
 from nanovllm.paged_kv.kernels.store import store_kv
 from nanovllm.qwen3.embedding import ParallelLMHead
 from nanovllm.qwen3.kernels import embedding, logits, race
@@ -142,60 +140,6 @@ def test_paged_decode_of_a_padded_row_is_zero_and_leaves_the_others_alone() -> N
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("paged", [True, False])
-@pytest.mark.parametrize(
-    ("q_lens", "k_lens", "block_size", "heads", "kv_heads", "head_dim"),
-    [([3, 70, 1], [3, 70, 1], 4, 4, 2, 16), ([5, 66], [9, 140], 3, 6, 2, 20), ([2], [300], 256, 2, 1, 64)],
-)
-def test_paged_prefill_equals_the_reference(
-    q_lens: list[int],
-    k_lens: list[int],
-    block_size: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    paged: bool,
-    dtype: torch.dtype,
-) -> None:
-    if not paged and q_lens != k_lens:
-        pytest.skip("without a pool there is no prefix")
-    k_cache, v_cache, tables = make_cache(k_lens, block_size, kv_heads, head_dim, dtype)
-    total = sum(q_lens)
-    q = random(total, heads, head_dim, dtype=dtype)
-    k = random(total, kv_heads, head_dim, dtype=dtype, seed=1)
-    v = random(total, kv_heads, head_dim, dtype=dtype, seed=2)
-
-    def running(lens: list[int]) -> torch.Tensor:
-        return torch.tensor(np.concatenate([[0], np.cumsum(lens)]), dtype=torch.int32, device=DEVICE)
-
-    context = ForwardContext(
-        True,
-        torch.arange(total, device=DEVICE),
-        torch.tensor(k_lens, dtype=torch.int32, device=DEVICE),
-        tables if paged else None,
-        running(q_lens),
-        running(k_lens),
-        max(q_lens),
-        max(k_lens),
-    )
-    out = TritonBackend().prefill(q, k, v, k_cache, v_cache, context, 0.3)
-    assert_close(out, TorchBackend().prefill(q, k, v, k_cache.nan_to_num(), v_cache.nan_to_num(), context, 0.3))
-
-
-def test_paged_prefill_of_a_padded_step_leaves_the_real_rows_alone() -> None:
-    """As a recorded prefill has it: rows that belong to no sequence, and sequences without tokens."""
-    k_cache, v_cache, tables = make_cache([9, 5], 4, 2, 16, torch.float32)
-    bounds = [torch.tensor(b, dtype=torch.int32, device=DEVICE) for b in ([0, 3, 8], [0, 9, 14])]
-    q = random(16, 4, 16)
-    alone = paged_prefill(q[:8], k_cache, v_cache, *bounds, 5, 0.3, tables)
-    padded_bounds = [torch.cat([b, b[-1:].repeat(5)]) for b in bounds]
-    padded_tables = torch.cat([tables, torch.zeros_like(tables[:1]).repeat(5, 1)])
-    padded = paged_prefill(q, k_cache, v_cache, *padded_bounds, 16, 0.3, padded_tables)
-    assert torch.equal(padded[:8], alone)
-    assert not alone.isnan().any()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [16, 100, 1024])
 def test_norms_equal_the_reference_and_leave_their_input_alone(size: int, dtype: torch.dtype) -> None:
     x, residual = random(3, size, dtype=dtype), random(3, size, dtype=dtype, seed=1)
@@ -245,8 +189,8 @@ def test_logits_equal_the_reference(
     x = random(rows, hidden_size + 8, dtype=dtype)[:, :hidden_size]
     weight = random(vocab_size, hidden_size, dtype=dtype, seed=1)
     assert logits.suits(x, weight) == (DEVICE.type == "cpu" or starts_early(DEVICE))
-    expected = TorchOps().logits(x, weight)
-    assert_close(logits.logits(x, weight), expected)
+    # In fp32: for some of these shapes the GPU's library adds up parts that it rounded to bf16.
+    assert_close(logits.logits(x, weight), (x.float() @ weight.float().T).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 from nanovllm.engine.startup import choose_dtype
 from nanovllm.errors import BackendError, ConfigError
 from nanovllm.paged_kv.backends import choose_backend
-from nanovllm.paged_kv.kernels import launch
+from nanovllm.paged_kv.kernels import launch, prefill
 
 CUDA = torch.device("cuda", 0)
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,10 +46,16 @@ def test_every_kernel_of_a_step_fits(gpu: tuple[str, int], model: str, tmp_path:
     assert too_large(noted, room) == set()
 
 
+def let_there_be(gpu: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU of that compute capability, and every package."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: gpu)
+    monkeypatch.setattr(launch, "_properties", lambda index: SimpleNamespace(major=gpu[0]))
+
+
 def test_dtype_and_backend_of_a_t4(monkeypatch: pytest.MonkeyPatch) -> None:
     """float16 where bf16 is missing, and our own kernels where flash-attn cannot run, though it is installed."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
+    let_there_be((7, 5), monkeypatch)
     assert choose_dtype("auto", "bfloat16", CUDA) is torch.float16
     assert choose_dtype("auto", "float32", CUDA) is torch.float32
     with pytest.raises(ConfigError, match=r"needs compute capability 8\.0 or newer: use 'float16'"):
@@ -57,9 +63,24 @@ def test_dtype_and_backend_of_a_t4(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_backend("auto", CUDA, torch.float16, 256).name == "triton"
     with pytest.raises(BackendError, match=r"needs compute capability 8\.0 or newer. Usable here: triton, torch"):
         choose_backend("flash_attn", CUDA, torch.float16, 256)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 0))
+    let_there_be((8, 0), monkeypatch)
     assert choose_dtype("auto", "bfloat16", CUDA) is torch.bfloat16
     assert choose_backend("auto", CUDA, torch.bfloat16, 256).name == "flash_attn"
+
+
+@pytest.mark.parametrize("can_describe", [True, False])
+def test_our_prefill_comes_first_where_it_is_the_faster_one(
+    can_describe: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_there_be((9, 0), monkeypatch)
+    monkeypatch.setattr(launch, "CAN_START_EARLY", True)
+    monkeypatch.setattr(prefill, "CAN_DESCRIBE", can_describe)
+    chosen = choose_backend("auto", CUDA, torch.bfloat16, 256)
+    assert chosen.name == ("triton" if can_describe else "flash_attn")
+    assert ("faster" in chosen.reason) == can_describe
+    assert choose_backend("flash_attn", CUDA, torch.bfloat16, 256).usable, "it can still be asked for"
+    assert "faster" not in choose_backend("triton", CUDA, torch.bfloat16, 32).reason, "its tiles lie across blocks"
+    assert "faster" not in choose_backend("triton", CUDA, torch.float32, 256).reason
 
 
 @pytest.mark.parametrize(("major", "starts_early"), [(7, False), (8, False), (9, launch.CAN_START_EARLY)])

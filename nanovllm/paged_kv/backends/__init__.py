@@ -1,7 +1,7 @@
 """The attention backends by name, and which one this machine gets and why."""
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -46,10 +46,21 @@ def _triton(device: torch.device) -> BackendChoice:
     return BackendChoice("triton", True, "own kernels, any block size")
 
 
+def _own_prefill_is_faster(device: torch.device, dtype: torch.dtype, block_size: int) -> bool:
+    """True where our prefill kernel is known to be faster than flash-attn's (docs/gpu.md); ours decodes for both."""
+    from nanovllm.paged_kv.kernels.prefill import Tiles, copies_tiles
+
+    return copies_tiles(device, dtype) and block_size % Tiles().keys == 0
+
+
 def backend_choices(device: torch.device, dtype: torch.dtype, block_size: int) -> list[BackendChoice]:
     """Every backend, best first, with its reason."""
+    flash_attn, own = _flash_attn(device, dtype, block_size), _triton(device)
     reference = BackendChoice("torch", True, "the reference, on any device")
-    return [_flash_attn(device, dtype, block_size), _triton(device), reference]
+    if own.usable and _own_prefill_is_faster(device, dtype, block_size):
+        reason = "own kernels, any block size; on this GPU as fast as flash-attn's or faster"
+        return [replace(own, reason=reason), flash_attn, reference]
+    return [flash_attn, own, reference]
 
 
 def choose_backend(requested: str, device: torch.device, dtype: torch.dtype, block_size: int) -> BackendChoice:

@@ -13,6 +13,7 @@ except ImportError:  # an older Triton
     gdc_launch_dependents = gdc_wait = None
 
 CAN_START_EARLY = gdc_wait is not None
+VERSION = tuple(int(number) for number in triton.__version__.split(".")[:2])
 
 
 @triton.jit

@@ -12,13 +12,13 @@ import torch
 import triton
 import triton.language as tl
 
-from nanovllm.paged_kv.kernels.launch import dot_precision, let_next_start, shared_memory, wait_for_inputs
+from nanovllm.paged_kv.kernels.launch import VERSION, dot_precision, let_next_start, shared_memory, wait_for_inputs
 from nanovllm.qwen3.kernels.small_linear import PLAIN, Product, launch_product, silu_times, with_norm
 
 MAX_ROWS = 8  # of a tensor core tile; with 16 the library is nearly as fast (docs/gpu.md)
 _PART = 256  # inputs that a warp multiplies in one turn
 # An older Triton (torch before 2.9) refuses products of fewer than 16 rows, and tuples that grow.
-CAN_TILE = tuple(int(number) for number in triton.__version__.split(".")[:2]) >= (3, 5)
+CAN_TILE = VERSION >= (3, 5)
 
 
 @triton.jit
