@@ -89,8 +89,9 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, cli: Callable, width: in
     console = Console(file=written, width=width, force_terminal=True, color_system=colour, no_color=colour is None)
     monkeypatch.setattr(demo, "make_console", lambda: console)
     assert cli("demo", "--steps", "3").code == 0
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", written.getvalue())
-    assert max(map(len, text.splitlines())) <= width
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.getvalue())
+    lines = re.split(r"[\r\n]", text)  # while the checkpoint is being loaded, a line is drawn again and again
+    assert max(map(len, lines)) <= width, max(lines, key=len)
     coloured = re.search(r"\x1b\[[0-9;]*[34]8;[25];", written.getvalue()) is not None
     assert coloured == (colour is not None)
     assert " #7·count_to" in text  # a chip is never broken over two lines
