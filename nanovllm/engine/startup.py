@@ -14,6 +14,7 @@ from nanovllm.errors import ConfigError, MemoryBudgetError
 from nanovllm.paged_kv.attention import bf16_supported
 from nanovllm.paged_kv.backends import BackendChoice, choose_backend, make_backend
 from nanovllm.paged_kv.cache import KVCacheSpec
+from nanovllm.paged_kv.compile_ahead import compile_ahead
 from nanovllm.paged_kv.cuda_graphs import graph_batch_sizes
 from nanovllm.paged_kv.memory import MemoryBudget, MemoryMeter, check_weights_fit
 from nanovllm.paged_kv.model_runner import ModelRunner
@@ -157,7 +158,8 @@ def measure_budget(plan: Plan, runner: ModelRunner, meter: MemoryMeter) -> Memor
     """Warm up at the worst case, see what it takes, and reserve what the graphs will take."""
     if wants_graphs(plan, runner) and plan.config.tensor_parallel_size == 1:
         runner.allocate(1)
-        runner.compile_ahead(plan.max_batch_tokens, plan.config.max_num_seqs, plan.max_model_len)
+        limits = plan.max_batch_tokens, plan.config.max_num_seqs, plan.max_model_len
+        compile_ahead(runner, *limits, plan.prefill_graph_tokens)
         runner.release_pool()
     meter.start_peak()
     runner.warm_up(plan.max_batch_tokens, plan.config.max_num_seqs, plan.max_model_len)

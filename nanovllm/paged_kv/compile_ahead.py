@@ -11,6 +11,30 @@ from typing import Any
 import torch
 
 from nanovllm.paged_kv.cuda_graphs import wait_for
+from nanovllm.paged_kv.model_runner import ModelRunner
+from nanovllm.paged_kv.prefill_graphs import SMALLEST
+
+
+def compile_ahead(
+    runner: ModelRunner, num_tokens: int, max_num_seqs: int, max_model_len: int, prefill_graph_tokens: int
+) -> None:
+    """Compile what the first steps launch, side by side. Needs a pool, and one rank: collectives would mix.
+
+    Steps to be recorded run as padding: decode, and the smallest and the largest prefill. `warm_up` runs the others, a
+    short prefill and one of num_tokens tokens.
+    """
+    decode = runner.unrecorded(max_num_seqs, max_model_len)
+    lanes = [decode.lane(sizes) for sizes in compile_lanes(max_num_seqs)]
+    if prefill_graph_tokens:
+        prefill = runner.unrecorded_prefills(prefill_graph_tokens, max_model_len)
+        lanes.append(prefill.lane(sorted({min(SMALLEST, prefill_graph_tokens), prefill_graph_tokens})))
+
+    def meanwhile() -> None:
+        decode.buffers.compile_copies()
+        runner.warm_up(num_tokens, max_num_seqs, max_model_len)
+        runner.warm_up(min(SMALLEST, num_tokens), max_num_seqs, max_model_len)
+
+    side_by_side(lanes, meanwhile, runner.device)
 
 
 def compile_lanes(max_num_seqs: int) -> list[list[int]]:

@@ -179,6 +179,17 @@ class RecordedSteps(Generic[Buffers]):
         """Let every row be padding: it stores nothing and reads no keys."""
         raise NotImplementedError
 
+    def lane(self, sizes: list[int]) -> Callable[[], None]:
+        """Steps of the given sizes, one after the other, for `side_by_side` to run. Nothing is stored."""
+        self._fill_with_padding()
+
+        def run() -> None:
+            for size in sizes:
+                inputs = self._inputs(size)
+                self._head(self._body(*inputs), inputs[2], *self._draws(size))
+
+        return run
+
     def capture(self, sizes: list[int]) -> bool:
         """Record the given sizes. If it fails nothing stays recorded, a warning says so; returns success."""
         try:
@@ -240,17 +251,6 @@ class DecodeGraphs(RecordedSteps[DecodeBuffers]):
     """The recorded decode steps of one runner; a size counts sequences, each of which is sampled."""
 
     kind = "decoding"
-
-    def lane(self, sizes: list[int]) -> Callable[[], None]:
-        """Steps of the given sizes, one after the other, for `side_by_side` to run. Nothing is stored."""
-        self._fill_with_padding()
-
-        def run() -> None:
-            for size in sizes:
-                inputs = self._inputs(size)
-                self._head(self._body(*inputs), inputs[2], *self._draws(size))
-
-        return run
 
     def _inputs(self, size: int) -> tuple[Tensor, Tensor, ForwardContext]:
         d = self.buffers.device

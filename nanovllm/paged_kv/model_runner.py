@@ -12,7 +12,6 @@ from torch import Tensor
 from nanovllm.paged_kv.attention import Attention
 from nanovllm.paged_kv.batch import DeviceBatch, HostBatch, SamplingInputs, pad_block_tables, prepare, to_device
 from nanovllm.paged_kv.cache import KVCache, KVCacheSpec
-from nanovllm.paged_kv.compile_ahead import compile_lanes, side_by_side
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs, graph_batch_sizes
 from nanovllm.paged_kv.in_flight import Feed, PendingTokens
@@ -124,7 +123,7 @@ class ModelRunner:
     @torch.inference_mode()
     def capture_graphs(self, max_num_seqs: int, max_model_len: int, sizes: list[int] | None = None) -> bool:
         """Record decode for every batch size (or `sizes`); False if it failed, and then decode runs eagerly."""
-        graphs = self._unrecorded(max_num_seqs, max_model_len)
+        graphs = self.unrecorded(max_num_seqs, max_model_len)
         graphs.buffers.compile_copies()
         self.graphs = graphs if graphs.capture(sizes or graph_batch_sizes(max_num_seqs)) else None
         return self.graphs is not None
@@ -132,28 +131,19 @@ class ModelRunner:
     @torch.inference_mode()
     def capture_prefill_graphs(self, max_tokens: int, max_model_len: int, sizes: list[int] | None = None) -> bool:
         """Record prefills of up to max_tokens tokens (or of `sizes`); False if it failed, and then they run eagerly."""
-        buffers = PrefillBuffers(max_tokens, -(-max_model_len // self.spec.block_size), self.device)
-        graphs = PrefillGraphs(self.model, self._head, buffers, max_model_len)
+        graphs = self.unrecorded_prefills(max_tokens, max_model_len)
         self.prefill_graphs = graphs if graphs.capture(sizes or prefill_graph_sizes(max_tokens)) else None
         return self.prefill_graphs is not None
 
-    def compile_ahead(self, num_tokens: int, max_num_seqs: int, max_model_len: int) -> None:
-        """Compile what the first steps launch, side by side. Needs a pool, and one rank: collectives would mix.
-
-        Decode steps run as padding, and `warm_up` for the rest.
-        """
-        graphs = self._unrecorded(max_num_seqs, max_model_len)
-        lanes = [graphs.lane(sizes) for sizes in compile_lanes(max_num_seqs)]
-
-        def meanwhile() -> None:
-            graphs.buffers.compile_copies()
-            self.warm_up(num_tokens, max_num_seqs, max_model_len)
-
-        side_by_side(lanes, meanwhile, self.device)
-
-    def _unrecorded(self, max_num_seqs: int, max_model_len: int) -> DecodeGraphs:
+    def unrecorded(self, max_num_seqs: int, max_model_len: int) -> DecodeGraphs:
+        """The decode steps of up to max_num_seqs sequences, none of them recorded."""
         buffers = DecodeBuffers(max_num_seqs, -(-max_model_len // self.spec.block_size), self.device)
         return DecodeGraphs(self.model, self._head, buffers, max_model_len)
+
+    def unrecorded_prefills(self, max_tokens: int, max_model_len: int) -> PrefillGraphs:
+        """The prefills of up to max_tokens tokens, none of them recorded."""
+        buffers = PrefillBuffers(max_tokens, -(-max_model_len // self.spec.block_size), self.device)
+        return PrefillGraphs(self.model, self._head, buffers, max_model_len)
 
     def _head(self, hidden: Tensor, context: ForwardContext, temperature: Tensor, keys: Tensor) -> Tensor | None:
         """Logits and the race: what follows the body in a recorded decode step."""

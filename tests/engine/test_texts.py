@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import make_llm
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -25,7 +26,6 @@ from nanovllm.engine.texts import (
 from nanovllm.paged_kv.in_flight import PendingTokens
 from nanovllm.scheduler import Sequence
 from tests.engine.recorded import capture, without_a_gpu
-from tests.helpers import make_llm
 
 
 def tokenizer_of_words() -> Any:

@@ -1,11 +1,15 @@
 """Running a batch of each kind before the first recording, here without a GPU: what runs, and on which inputs."""
 
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from helpers import make_llm
 
-from nanovllm.paged_kv.compile_ahead import compile_lanes, side_by_side
+from nanovllm import SamplingParams
+from nanovllm.paged_kv.compile_ahead import compile_ahead, compile_lanes, side_by_side
 from nanovllm.paged_kv.context import ForwardContext
 from nanovllm.paged_kv.cuda_graphs import DecodeBuffers, DecodeGraphs
 
@@ -83,3 +87,32 @@ def test_an_error_is_left_to_the_recording() -> None:
     graphs = DecodeGraphs(body, lambda *a: None, DecodeBuffers(40, 2, CPU), 64)
     side_by_side([graphs.lane([1]), graphs.lane([8, 16])], lambda: None, CPU)
     assert sorted(ran) == [1, 8]  # the lane ends there, the others go on
+
+
+@pytest.mark.parametrize(("prefill_graph_tokens", "prefills"), [(0, []), (40, [40]), (200, [64, 200])])
+def test_steps_of_every_kind_run_and_store_nothing(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, prefill_graph_tokens: int, prefills: list[int]
+) -> None:
+    """Decode by lanes, recorded prefills through block tables, and without any a short prefill and the longest."""
+    with make_llm(tiny, max_num_seqs=9, max_model_len=64) as llm:
+        runner, seen = llm.model_runner, []
+        [before] = llm.generate(["abc"], SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
+        assert runner.cache is not None
+        stored = runner.cache.tensor.clone()
+        model = type(runner.model).forward
+
+        def watched(self: Any, ids: torch.Tensor, positions: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+            assert (context.slot_mapping == -1).all()
+            seen.append((context.is_prefill, context.block_tables is not None, len(ids)))
+            return model(self, ids, positions, context)
+
+        monkeypatch.setattr(type(runner.model), "forward", watched)
+        compile_ahead(runner, 100, 9, 64, prefill_graph_tokens)
+        monkeypatch.undo()
+        assert sorted(n for is_prefill, _, n in seen if not is_prefill) == sorted(
+            size for lane in compile_lanes(9) for size in lane
+        )
+        assert sorted(n for is_prefill, paged, n in seen if is_prefill and paged) == prefills
+        assert sorted(n for is_prefill, paged, n in seen if is_prefill and not paged) == [64, 100]
+        assert torch.equal(runner.cache.tensor, stored)
+        assert llm.generate(["abc"], SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)[0].text == before.text
