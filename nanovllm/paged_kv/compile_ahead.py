@@ -23,7 +23,7 @@ def compile_ahead(
     Steps to be recorded run as padding: decode, and the smallest and the largest prefill. `warm_up` runs the others, a
     short prefill and one of num_tokens tokens.
     """
-    decode = runner.unrecorded(max_num_seqs, max_model_len)
+    decode = runner.unrecorded_decode(max_num_seqs, max_model_len)
     lanes = [decode.lane(sizes) for sizes in compile_lanes(max_num_seqs)]
     if prefill_graph_tokens:
         prefill = runner.unrecorded_prefills(prefill_graph_tokens, max_model_len)

@@ -123,7 +123,7 @@ class ModelRunner:
     @torch.inference_mode()
     def capture_graphs(self, max_num_seqs: int, max_model_len: int, sizes: list[int] | None = None) -> bool:
         """Record decode for every batch size (or `sizes`); False if it failed, and then decode runs eagerly."""
-        graphs = self.unrecorded(max_num_seqs, max_model_len)
+        graphs = self.unrecorded_decode(max_num_seqs, max_model_len)
         graphs.buffers.compile_copies()
         self.graphs = graphs if graphs.capture(sizes or graph_batch_sizes(max_num_seqs)) else None
         return self.graphs is not None
@@ -135,7 +135,7 @@ class ModelRunner:
         self.prefill_graphs = graphs if graphs.capture(sizes or prefill_graph_sizes(max_tokens)) else None
         return self.prefill_graphs is not None
 
-    def unrecorded(self, max_num_seqs: int, max_model_len: int) -> DecodeGraphs:
+    def unrecorded_decode(self, max_num_seqs: int, max_model_len: int) -> DecodeGraphs:
         """The decode steps of up to max_num_seqs sequences, none of them recorded."""
         buffers = DecodeBuffers(max_num_seqs, -(-max_model_len // self.spec.block_size), self.device)
         return DecodeGraphs(self.model, self._head, buffers, max_model_len)
@@ -174,8 +174,9 @@ class ModelRunner:
         host = prepare(slices, is_prefill, self.spec.block_size)
         use_graph = self.graphs is not None and not is_prefill
         sent_along = feed.pending if use_graph and feed is not None else None  # by the copy of this step's inputs
-        for pending in (p for p in self._under_way if p is not sent_along):
-            pending.send()
+        for pending in self._under_way:
+            if pending is not sent_along:
+                pending.send()
         self.last_sampled = self.last_graph_size = None
         if is_prefill and self.prefill_graphs is not None and self.prefill_graphs.holds(host):
             self.last_sampled = self._run_prefill_graph(host, slices, sampling)
@@ -183,7 +184,8 @@ class ModelRunner:
         if is_prefill and not any(s.needs_token for s in slices):
             self._forward(host, None)
             return self._pending(slices)  # only unfinished chunks: nobody reads logits
-        self.last_sampled = (self._run_graph if use_graph else self._run_eager)(host, sampling, feed)
+        run = self._run_graph if use_graph else self._run_eager
+        self.last_sampled = run(host, sampling, feed)
         return self._pending(slices)
 
     def _pending(self, slices: Seq[ScheduledSlice]) -> PendingTokens:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -68,6 +69,24 @@ def test_dtype_and_backend_of_a_t4(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_backend("auto", CUDA, torch.bfloat16, 256).name == "flash_attn"
 
 
+@pytest.mark.parametrize(
+    ("room", "num_tokens", "longest", "tiles"),
+    [
+        (227 * 1024, 16384, 1024, prefill.Tiles(queries=128)),
+        (227 * 1024, 16384, 64, prefill.Tiles(stages=3)),
+        (227 * 1024, 512, 512, prefill.Tiles(stages=3)),
+        (99 * 1024, 16384, 1024, prefill.Tiles()),
+    ],
+)
+def test_a_newer_gpu_with_less_shared_memory_gets_tiles_that_fit(
+    room: int, num_tokens: int, longest: int, tiles: prefill.Tiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_gpu = SimpleNamespace(major=12, multi_processor_count=132, shared_memory_per_block_optin=room)
+    monkeypatch.setattr(launch, "_properties", lambda index: a_gpu)
+    q: Any = SimpleNamespace(shape=(num_tokens, 16, 128), device=CUDA)
+    assert prefill.choose_tiles(q, longest, described=True) == tiles
+
+
 @pytest.mark.parametrize("can_describe", [True, False])
 def test_our_prefill_comes_first_where_it_is_the_faster_one(
     can_describe: bool, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +100,8 @@ def test_our_prefill_comes_first_where_it_is_the_faster_one(
     assert choose_backend("flash_attn", CUDA, torch.bfloat16, 256).usable, "it can still be asked for"
     assert "faster" not in choose_backend("triton", CUDA, torch.bfloat16, 32).reason, "its tiles lie across blocks"
     assert "faster" not in choose_backend("triton", CUDA, torch.float32, 256).reason
+    let_there_be((10, 0), monkeypatch)
+    assert choose_backend("auto", CUDA, torch.bfloat16, 256).name == "flash_attn", "it was not measured there"
 
 
 @pytest.mark.parametrize(("major", "starts_early"), [(7, False), (8, False), (9, launch.CAN_START_EARLY)])

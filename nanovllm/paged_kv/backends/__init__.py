@@ -47,10 +47,11 @@ def _triton(device: torch.device) -> BackendChoice:
 
 
 def _own_prefill_is_faster(device: torch.device, dtype: torch.dtype, block_size: int) -> bool:
-    """True where our prefill kernel is known to be faster than flash-attn's (docs/gpu.md); ours decodes for both."""
+    """True on a Hopper GPU, where our prefill kernel was the faster one (docs/gpu.md); ours decodes for both."""
     from nanovllm.paged_kv.kernels.prefill import Tiles, copies_tiles
 
-    return copies_tiles(device, dtype) and block_size % Tiles().keys == 0
+    is_hopper = torch.cuda.get_device_capability(device)[0] == 9
+    return is_hopper and copies_tiles(device, dtype) and block_size % Tiles().keys == 0
 
 
 def backend_choices(device: torch.device, dtype: torch.dtype, block_size: int) -> list[BackendChoice]:
@@ -58,7 +59,7 @@ def backend_choices(device: torch.device, dtype: torch.dtype, block_size: int) -
     flash_attn, own = _flash_attn(device, dtype, block_size), _triton(device)
     reference = BackendChoice("torch", True, "the reference, on any device")
     if own.usable and _own_prefill_is_faster(device, dtype, block_size):
-        reason = "own kernels, any block size; on this GPU as fast as flash-attn's or faster"
+        reason = "own kernels, any block size; on a Hopper GPU mostly faster than flash-attn"
         return [replace(own, reason=reason), flash_attn, reference]
     return [flash_attn, own, reference]
 

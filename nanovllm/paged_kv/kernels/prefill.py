@@ -20,6 +20,7 @@ from nanovllm.paged_kv.kernels.launch import (
     dot_precision,
     early,
     multiprocessors,
+    shared_memory,
     starts_early,
     wait_for_inputs,
 )
@@ -31,6 +32,7 @@ except ImportError:  # an older Triton
 
 CAN_DESCRIBE = TensorDescriptor is not None and VERSION >= (3, 5)
 LOG2_E = math.log2(math.e)
+LARGE_TILES = 128 * 1024  # bytes of shared memory for the tiles of choose_tiles that are not the default ones
 
 
 @triton.jit
@@ -212,10 +214,13 @@ class Tiles:
 
 
 def choose_tiles(q: torch.Tensor, max_seqlen_q: int, described: bool) -> Tiles:
-    """The tiles for queries q [T, Hq, D]. More read keys less often; fewer make programs enough for the whole GPU."""
+    """The tiles for queries q [T, Hq, D]. More read keys less often; fewer make programs enough for the whole GPU.
+
+    A GPU can be newer than Hopper and have less shared memory (99 KiB): the default tiles fit there, in two bytes.
+    """
     num_tokens, num_heads, head_dim = q.shape
     enough = num_tokens * num_heads >= 2 * 128 * multiprocessors(q.device)
-    if described and head_dim <= 128:
+    if described and head_dim <= 128 and shared_memory(q.device) >= LARGE_TILES:
         return Tiles(queries=128) if max_seqlen_q > 64 and enough else Tiles(stages=3)
     return Tiles()
 
